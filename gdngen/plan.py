@@ -1,0 +1,194 @@
+"""Which buffers share storage: `Kernel` and `Analysis` -> `Plan`.
+
+Buffers go into slots. A slot is one `alloc_shared`; its tenants' live ranges are disjoint and they
+have one dtype, and one shape or (policy `widen`) one height, the narrower using a slice. Policies:
+
+    separate  every buffer its own slot
+    match     the author's `reuse`, where shape and dtype match
+    share     sharing found here, in the author's order; ties go to the slot freed last
+    widen     as share, and a slot may be as wide as its widest tenant
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gdngen import storage
+from gdngen.analysis import Analysis
+from gdngen.errors import Report
+from gdngen.model import BYTES, Buffer, Kernel, Raw
+
+POLICIES = ("separate", "match", "share", "widen")
+DEFAULT = "share"
+SEARCH_LIMIT = 50_000  # assignments tried before the best so far is taken
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One allocation; `tenants` in the order of their lives. Its name is the first tenant's."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    tenants: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.tenants[0]
+
+    @property
+    def bytes(self) -> int:
+        total = BYTES[self.dtype]
+        for n in self.shape:
+            total *= n
+        return total
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Storage of one kernel for one target; all sizes in bytes.
+
+    asked       what the lowered kernel asks for: dynamic plus static
+    merged      whether the compiler's own merging stays on, since it asks for less than the slots do
+    bound       least bytes live at the worst statement in this order: no sharing goes below it
+    """
+
+    policy: str
+    target: str
+    slots: tuple[Slot, ...]
+    dynamic: int
+    static: int
+    merged: bool
+    bound: int
+
+    @property
+    def asked(self) -> int:
+        return self.dynamic + self.static
+
+    def slot_of(self, buffer: str) -> Slot:
+        return next(s for s in self.slots if buffer in s.tenants)
+
+
+def plan(kernel: Kernel, found: Analysis, policy: str, target: str) -> Plan:
+    """The storage plan of a kernel whose analysis is `found`, for a target such as 'sm_80'."""
+    return realise(kernel, found, _POLICY[policy](kernel, found), policy, target)
+
+
+def realise(kernel: Kernel, found: Analysis, slots: tuple[Slot, ...], policy: str, target: str) -> Plan:
+    """What these slots cost on a target, by the rules of TileLang's compiler."""
+    own, merging = storage.layouts(kernel, slots, target)
+    bound, _ = found.peak({b.name: b.bytes for b in kernel.shared()})
+    merged = merging.dynamic < own.dynamic
+    best = merging if merged else own
+    return Plan(policy, target, slots, best.dynamic, best.static, merged, bound)
+
+
+def _own_slot(b: Buffer) -> Slot:
+    return Slot(b.shape, b.dtype, (b.name,))
+
+
+def _separate(kernel: Kernel, found: Analysis) -> tuple[Slot, ...]:
+    return tuple(_own_slot(b) for b in kernel.shared())
+
+
+def host(kernel: Kernel, buffer: Buffer) -> Buffer | None:
+    """The buffer on whose storage the author's `reuse` puts this one, where shape and dtype match."""
+    seen = {buffer.name}
+    at = buffer
+    while at.reuse and at.reuse not in seen:
+        seen.add(at.reuse)
+        to = kernel.buffer(at.reuse)
+        if to is None or (to.shape, to.dtype, to.scope) != (buffer.shape, buffer.dtype, buffer.scope):
+            break
+        at = to
+    return None if at is buffer else at
+
+
+def check_reuse(kernel: Kernel, found: Analysis, report: Report) -> None:
+    """Tenants that the author puts onto one buffer must not live at the same time."""
+    groups: dict[str, list[Buffer]] = {}
+    for b in kernel.buffers:
+        if b.reuse is None:
+            continue
+        if b.scope != "shared":
+            report.error(b.reuse_where, f"'{b.name}' is a {b.scope}; only shared buffers reuse storage")
+        elif b.reuse == b.name:
+            report.error(b.reuse_where, f"'{b.name}' reuses itself")
+        elif to := host(kernel, b):
+            others = groups.setdefault(to.name, [to])
+            for other in others:
+                if at := found.meeting(other.name, b.name):
+                    report.error(
+                        b.reuse_where,
+                        f"'{b.name}' (line {b.where.line}) and '{other.name}' (line {other.where.line}) "
+                        f"can't share storage: both live in stage '{at.stage}', line {at.where.line}",
+                        f"take 'reuse: {b.reuse}' out, or move the statement of line {at.where.line}",
+                        kind=f"reuse {b.name} {other.name}",
+                    )
+            others.append(b)
+
+
+def _match(kernel: Kernel, found: Analysis) -> tuple[Slot, ...]:
+    tenants: dict[str, list[str]] = {}
+    for b in kernel.shared():
+        tenants.setdefault((host(kernel, b) or b).name, []).append(b.name)
+    return tuple(
+        Slot(b.shape, b.dtype, tuple(sorted(tenants[b.name], key=lambda n: found.span(n))))
+        for b in kernel.shared()
+        if b.name in tenants
+    )
+
+
+def _share(kernel: Kernel, found: Analysis) -> tuple[Slot, ...]:
+    return _assigned(kernel, found, lambda slot, b: slot.shape == b.shape)
+
+
+def _widen(kernel: Kernel, found: Analysis) -> tuple[Slot, ...]:
+    def height(slot: Slot, b: Buffer) -> bool:
+        return len(slot.shape) == len(b.shape) > 1 and slot.shape[:-1] == b.shape[:-1]
+
+    exact = {a.name for leaf in kernel.leaves() if isinstance(leaf, Raw) for a in leaf.reads() + leaf.writes()}
+    return _assigned(
+        kernel,
+        found,
+        lambda slot, b: slot.shape == b.shape or (height(slot, b) and not exact & {b.name, *slot.tenants}),
+    )
+
+
+def _assigned(kernel: Kernel, found: Analysis, alike: Callable[[Slot, Buffer], bool]) -> tuple[Slot, ...]:
+    """Least bytes over all assignments of buffers to slots of like buffers (greedy past the limit)."""
+    buffers = sorted(kernel.shared(), key=lambda b: found.span(b.name))
+    best: list[tuple[int, tuple[Slot, ...]]] = [(1 << 62, ())]
+    budget = [SEARCH_LIMIT]
+
+    def place(at: int, slots: tuple[Slot, ...]) -> None:
+        cost = sum(s.bytes for s in slots)
+        budget[0] -= 1
+        if cost >= best[0][0] or (budget[0] < 0 and best[0][1]):
+            return
+        if at == len(buffers):
+            best[0] = (cost, slots)
+            return
+        b = buffers[at]
+        for i in sorted(range(len(slots)), key=lambda i: _preference(slots[i], b, found)):
+            slot = slots[i]
+            if slot.dtype == b.dtype and alike(slot, b) and not any(found.interfere(t, b.name) for t in slot.tenants):
+                shape = tuple(max(x, y) for x, y in zip(slot.shape, b.shape))
+                wider = Slot(shape, b.dtype, slot.tenants + (b.name,))
+                place(at + 1, slots[:i] + (wider,) + slots[i + 1 :])
+        place(at + 1, slots + (_own_slot(b),))
+
+    place(0, ())
+    order = {b.name: i for i, b in enumerate(kernel.shared())}
+    return tuple(sorted(best[0][1], key=lambda s: order[s.name]))
+
+
+def _preference(slot: Slot, b: Buffer, found: Analysis) -> tuple:
+    """Slots that need not grow first, then the one freed last: its neighbours are the likeliest warm."""
+    grows = max(0, _width(b) - slot.shape[-1])
+    return grows, -max(found.span(t)[1] for t in slot.tenants)
+
+
+def _width(b: Buffer) -> int:
+    return b.shape[-1]
+
+
+_POLICY = {"separate": _separate, "match": _match, "share": _share, "widen": _widen}

@@ -1,0 +1,133 @@
+"""Expressions and regions of a spec as TileLang text, with every tile at the place its plan gives it."""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gdngen import expr
+from gdngen.model import Buffer, Kernel, Point, Region, Span
+from gdngen.plan import Plan
+
+RESERVED = {"T", "tilelang", "range", "max", "min", "self"}
+
+
+def safe(name: str) -> str:
+    """A name that can stand in the module: the language is called T there, so a spec's T becomes T_."""
+    import keyword
+
+    return name + "_" if name in RESERVED or keyword.iskeyword(name) else name
+
+
+@dataclass(frozen=True)
+class Text:
+    """Writes expressions of one planned kernel."""
+
+    kernel: Kernel
+    plan: Plan
+
+    @property
+    def options(self) -> Mapping[str, int | str]:
+        return {k: v for k, v in self.kernel.values if k not in self.kernel.dims}
+
+    def expr(self, node: ast.AST) -> str:
+        """For example T.if_then_else(i > j, P[i, j], 0)."""
+        return ast.unparse(ast.fix_missing_locations(_Writer(self).visit(node)))
+
+    def element(self, name: str, index: tuple[ast.expr, ...]) -> str:
+        return f"{safe(name)}[{', '.join(self.expr(i) for i in index)}]"
+
+    def region(self, r: Region) -> str:
+        """A tile whole is its name, unless it is narrower than the slot that it lives in."""
+        buffer = self.kernel.buffer(r.name)
+        wide = buffer is not None and self.narrow(buffer)
+        if not r.index and not wide:
+            return safe(r.name)
+        rank = len(buffer.shape) if buffer else len(self.kernel.tensor(r.name).shape)
+        parts = [self.part(p) for p in r.index] or [":"] * rank
+        if wide and parts[-1] == ":":
+            parts[-1] = f":{self.size(buffer, -1)}"
+        return f"{safe(r.name)}[{', '.join(parts)}]"
+
+    def narrow(self, b: Buffer) -> bool:
+        return b.scope == "shared" and self.plan.slot_of(b.name).shape != b.shape
+
+    def part(self, p: Point | Span) -> str:
+        if isinstance(p, Point):
+            return self.expr(p.at)
+        return ":" if p.full else f"{self.expr(p.start)}:{self.expr(p.stop)}"
+
+    def size(self, b: Buffer, axis: int) -> str:
+        """A side of a buffer as the author wrote it."""
+        return self.expr(ast.parse(b.shape_text[axis], mode="eval").body)
+
+    def shape(self, b: Buffer) -> str:
+        return ", ".join(self.size(b, i) for i in range(len(b.shape)))
+
+    def dtype(self, name: str) -> str:
+        return safe(name) if name in dict(self.kernel.dtypes) else f'"{name}"'
+
+
+class _Writer(ast.NodeTransformer):
+    """Spec expression -> Python of TileLang."""
+
+    def __init__(self, text: Text):
+        self.text = text
+        self.values = dict(text.kernel.values)
+
+    def visit_Name(self, n: ast.Name) -> ast.expr:
+        if n.id in self.text.options:
+            return ast.Constant(self.text.options[n.id])
+        if n.id == "inf":
+            return ast.parse('T.infinity("float32")', mode="eval").body
+        if n.id in ("true", "false"):
+            return ast.Constant(n.id == "true")
+        return ast.Name(safe(n.id))
+
+    def visit_Constant(self, n: ast.Constant) -> ast.expr:
+        return n
+
+    def visit_BinOp(self, n: ast.BinOp) -> ast.expr:
+        left, right = self.visit(n.left), self.visit(n.right)
+        if isinstance(n.op, ast.Pow):
+            return _call("T.pow", left, right)
+        return ast.BinOp(left, n.op, right)
+
+    def visit_Subscript(self, n: ast.Subscript) -> ast.expr:
+        return ast.Subscript(self.visit(n.value), self.visit(n.slice), ast.Load())
+
+    def visit_Tuple(self, n: ast.Tuple) -> ast.expr:
+        return ast.Tuple([self.visit(e) for e in n.elts], ast.Load())
+
+    def visit_UnaryOp(self, n: ast.UnaryOp) -> ast.expr:
+        return ast.UnaryOp(n.op, self.visit(n.operand))
+
+    def visit_BoolOp(self, n: ast.BoolOp) -> ast.expr:
+        return ast.BoolOp(n.op, [self.visit(v) for v in n.values])
+
+    def visit_Compare(self, n: ast.Compare) -> ast.expr:
+        return ast.Compare(self.visit(n.left), n.ops, [self.visit(c) for c in n.comparators])
+
+    def visit_Call(self, n: ast.Call) -> ast.expr:
+        name = n.func.id
+        known = {**self.values}
+        if expr.FUNCTIONS[name].result == "int" and all(x.id in known for x in expr.names(n)):
+            return ast.Constant(expr.evaluate(n, known))
+        if name == "cast":
+            return self.cast(n)
+        args = [self.visit(a) for a in n.args]
+        spelled = expr.FUNCTIONS[name].tilelang
+        if name in ("min", "max"):  # TileLang's take two
+            result = args[0]
+            for a in args[1:]:
+                result = _call(spelled, result, a)
+            return result
+        return _call(spelled, *args)
+
+    def cast(self, n: ast.Call) -> ast.expr:
+        to = n.args[1].id
+        dtype = ast.Name(safe(to)) if to in dict(self.text.kernel.dtypes) else ast.Constant(to)
+        return _call("T.cast", self.visit(n.args[0]), dtype)
+
+
+def _call(name: str, *args: ast.expr) -> ast.Call:
+    return ast.Call(ast.parse(name, mode="eval").body, list(args), [])
