@@ -6,11 +6,10 @@ dataflow over the structured program, loops to a fixed point) and that something
 Two buffers interfere if they are live at one statement, so a statement's source and target always do.
 """
 
-import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gdngen import model
+from gdngen import model, written
 from gdngen.errors import Report
 from gdngen.model import Branch, Kernel, Leaf, Loop, Statement
 
@@ -22,11 +21,14 @@ class Analysis:
     """Live ranges of one order of statements.
 
     order: leaf statements as they run; live: leaf id -> buffers that hold a value during it;
+    after: leaf id -> buffers that hold a value behind it; before: the same ahead of it;
     private: buffers that a pipelined loop loads, which share storage with nothing.
     """
 
     order: tuple[Leaf, ...]
     live: Mapping[int, Names]
+    before: Mapping[int, Names]
+    after: Mapping[int, Names]
     private: Names
 
     def span(self, name: str) -> tuple[int, int]:
@@ -74,7 +76,7 @@ def analyse(kernel: Kernel) -> Analysis:
             together = frozenset().union(*(live[i] for i in inside))
             live |= {i: together for i in inside}
             private |= loaded(loop) & names
-    return Analysis(order, live, frozenset(private))
+    return Analysis(order, live, flow.before, flow.after, frozenset(private))
 
 
 def loaded(loop: Loop) -> Names:
@@ -141,57 +143,13 @@ class _Flow:
 
 
 def check(kernel: Kernel, report: Report) -> Analysis:
-    """The analysis of the author's order, with reads before writes and wrong lifetimes reported."""
+    """The analysis of the author's order; reads of what is not written and wrong lifetimes reported."""
     found = analyse(kernel)
-    _Assigned(kernel, report).run(kernel.statements(), frozenset(), {})
-    if not report.errors():
-        for buffer in kernel.buffers:
-            _check_lifetime(kernel, buffer, found, report)
-            _check_read(kernel, buffer, report)
+    written.check(kernel, report)
+    for buffer in kernel.buffers:
+        _check_lifetime(kernel, buffer, found, report)
+        _check_read(kernel, buffer, report)
     return found
-
-
-class _Assigned:
-    """Every buffer is written before it is read, on every path.
-
-    What one arm of a branch writes is known wherever the same condition holds again.
-    """
-
-    def __init__(self, kernel: Kernel, report: Report):
-        self.kernel, self.report = kernel, report
-        self.names = frozenset(b.name for b in kernel.buffers)
-
-    def run(self, body: tuple[Statement, ...], have: Names, under: dict[str, Names]) -> Names:
-        for s in body:
-            if isinstance(s, Leaf):
-                self.reads(s, have)
-                have |= {a.name for a in s.writes()}
-            elif isinstance(s, Branch):
-                cond = ast.dump(s.cond)
-                then = self.run(s.then, have | under.get(cond, frozenset()), dict(under))
-                other = self.run(s.other, have, dict(under))
-                under[cond] = under.get(cond, frozenset()) | (then - have)
-                have = then & other
-            else:
-                inside = self.run(s.body, have, {})
-                have = inside if s.runs else have
-        return have
-
-    def reads(self, leaf: Leaf, have: Names) -> None:
-        for access in leaf.reads():
-            if access.name in self.names - have:
-                first = self._first_write(access.name)
-                where = f"; its first write is on line {first}" if first else ""
-                self.report.error(
-                    access.where,
-                    f"'{access.name}' is read before it is written, in stage '{leaf.stage}'{where}",
-                    "write all of it first on every path: copy, fill or gemm with ->",
-                    kind=f"unwritten {access.name}",
-                )
-
-    def _first_write(self, name: str) -> int | None:
-        lines = (a.where.line for leaf in self.kernel.leaves() for a in leaf.writes() if a.name == name)
-        return next(lines, None)
 
 
 def _check_lifetime(kernel: Kernel, buffer: model.Buffer, found: Analysis, report: Report) -> None:

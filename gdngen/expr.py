@@ -4,14 +4,16 @@
     evaluate   ast + values of all names -> int, float, bool or str
     linear     ast -> {term: coefficient}, so that (c + 1) * BC - c * BC is seen to be BC
     interval   ast + ranges of names -> (least, greatest), for index checks
+    check      ast + known values -> ExprError where a part that is known has no value
     substitute ast + values -> ast with known names written as numbers
 """
 
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gdngen.errors import Location, Report, did_you_mean
 from gdngen.tree import Scalar
@@ -101,7 +103,7 @@ BINARY = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
-_COMPARE = {
+COMPARE = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -112,58 +114,72 @@ _COMPARE = {
 _ALLOWED = (
     ast.BinOp, ast.UnaryOp, ast.USub, ast.UAdd, ast.Not, ast.MatMult, ast.BoolOp, ast.And, ast.Or,
     ast.Compare, ast.Call, ast.Name, ast.Load, ast.Store, ast.Constant, ast.Subscript, ast.Slice,
-    ast.Tuple, ast.Attribute, *BINARY, *_COMPARE,
+    ast.Tuple, ast.Attribute, *BINARY, *COMPARE,
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Source:
-    """An expression with the text that it came from, so that any part of it can be pointed at."""
+    """An expression with the text that it came from, so that any part of it can be pointed at.
+
+    `line` and `column` are where the parsed text starts within the scalar's.
+    """
 
     node: ast.AST
     scalar: Scalar
-    shift: int = 0  # where the parsed text starts within the scalar's first line
+    line: int = 0
+    column: int = 0
 
     def where(self, node: ast.AST | None = None) -> Location:
         node = node if hasattr(node, "lineno") else self.node
-        line = getattr(node, "lineno", 1) - 1
-        column = getattr(node, "col_offset", 0) + (self.shift if line == 0 else 0)
-        one_line = getattr(node, "end_lineno", None) == getattr(node, "lineno", None)
-        width = node.end_col_offset - node.col_offset if one_line and line + 1 else 1
-        return self.scalar.at(line, column, max(1, width))
+        first, start = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        last, end = getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None)
+        width = end - start if last == first and end is not None else 1
+        column = start + self.column if first == 1 else start
+        return self.scalar.at(self.line + first - 1, column, max(1, width))
 
     def of(self, node: ast.AST) -> "Source":
-        return Source(node, self.scalar, self.shift)
+        return replace(self, node=node)
 
 
-def parse(scalar: Scalar, report: Report, text: str | None = None, shift: int = 0, mode="eval"):
-    """A `Source` for the scalar's text (or the part `text` of it, `shift` characters in), or None.
+def place(text: str, at: int) -> tuple[int, int]:
+    """Line and column, from 0, of a character of a text."""
+    return text.count("\n", 0, at), at - (text.rfind("\n", 0, at) + 1)
+
+
+def parse(scalar: Scalar, report: Report, mode="eval", start: int = 0, end: int | None = None):
+    """A `Source` for the scalar's text (or the part of it from `start` to `end`), or None.
 
     `mode` 'eval' reads an expression, 'exec' one assignment. Names are not checked here.
     """
-    text = scalar.text if text is None else text
-    lead = len(text) - len(text.lstrip())
-    shift, text = shift + lead, text.strip()
-    where = scalar.at(0, shift, max(1, len(text)))
+    part = scalar.text[start:end]
+    begin = start + len(part) - len(part.lstrip())
+    text = part.strip()
+    line, column = place(scalar.text, begin)
+    where = scalar.at(line, column, max(1, len(text.split("\n")[0])))
     if len(text) > MAX_TEXT:
-        report.error(where, f"an expression of {len(text)} characters; at most {MAX_TEXT}")
+        report.error(where, f"an expression of {len(text):,} characters; at most {MAX_TEXT:,}")
         return None
     if not text:
         report.error(where, "an expression is missing here")
         return None
+    for i, c in enumerate(text):
+        if not c.isascii() or c == "#":
+            spot = scalar.at(*place(scalar.text, begin + i))
+            report.error(spot, f"the character '{c}' has no place in an expression")
+            return None
     try:
         # Parentheses let a `|` block break lines anywhere; columns of line 1 move by one.
         source = f"({text}\n)" if mode == "eval" else text
         tree = ast.parse(source, mode=mode)
     except SyntaxError as e:
-        column = max(0, (e.offset or 1) - 1 - (mode == "eval" and (e.lineno or 1) == 1))
-        line = min((e.lineno or 1) - 1, text.count("\n"))
+        row = min((e.lineno or 1) - 1, text.count("\n"))
+        col = max(0, (e.offset or 1) - 1 - (mode == "eval" and row == 0))
+        col = min(col, len(text.split("\n")[row]))
         report.error(
-            scalar.at(line, column + (shift if line == 0 else 0)),
+            scalar.at(line + row, col + (column if row == 0 else 0)),
             f"not an expression: {e.msg}",
-            "inside { } or [ ] quote an expression that holds a comma"
-            if "never closed" in e.msg
-            else "expressions are Python's: names, numbers, + - * / // %, comparisons, and/or, calls",
+            _syntax_hint(e.msg, text, mode),
         )
         return None
     except (ValueError, MemoryError, RecursionError):
@@ -173,7 +189,15 @@ def parse(scalar: Scalar, report: Report, text: str | None = None, shift: int = 
         report.error(where, "one assignment is meant here")
         return None
     node = tree.body if mode == "eval" else tree.body[0]
-    return _checked(Source(node, scalar, shift - (mode == "eval")), report, mode)
+    return _checked(Source(node, scalar, line, column - (mode == "eval")), report, mode)
+
+
+def _syntax_hint(message: str, text: str, mode: str) -> str:
+    if mode == "eval" and re.search(r"(?<![=!<>])=(?!=)", text):
+        return "== compares; an assignment stands under a map's do"
+    if "never closed" in message:
+        return "inside { } or [ ] quote an expression that holds a comma"
+    return "expressions are Python's: names, numbers, + - * / // %, comparisons, and/or, calls"
 
 
 def _checked(source: Source, report: Report, mode: str) -> Source | None:
@@ -189,16 +213,25 @@ def _checked(source: Source, report: Report, mode: str) -> Source | None:
         if not isinstance(node, _ALLOWED + statement):
             name = type(node).__name__.lower()
             report.error(source.where(node), f"{name} is not part of the expression language")
-            fine = False
-        elif isinstance(node, ast.Call):
-            fine = _check_call(node, source, report) and fine
-        elif isinstance(node, ast.Constant) and not isinstance(node.value, (int, float, str)):
-            report.error(source.where(node), f"a constant {node.value!r} has no meaning here")
-            fine = False
-        elif isinstance(node, ast.Compare) and type(node.ops[0]) not in _COMPARE:
-            report.error(source.where(node), "only < <= > >= == != compare")
-            fine = False
+            return None  # what stands inside it would only repeat this
+        if isinstance(node, ast.Call) and not _check_call(node, source, report):
+            return None
+        if isinstance(node, ast.Constant):
+            fine = _check_constant(node, source, report) and fine
     return source if fine else None
+
+
+def _check_constant(node: ast.Constant, source: Source, report: Report) -> bool:
+    v = node.value
+    if not isinstance(v, (int, float, str)):
+        report.error(source.where(node), f"a constant {v!r} has no meaning here")
+    elif isinstance(v, int) and v.bit_length() > MAX_BITS:
+        report.error(source.where(node), f"a number of {v.bit_length()} bits; at most {MAX_BITS}")
+    elif isinstance(v, float) and math.isinf(v):
+        report.error(source.where(node), "a number too large for any dtype", "write inf")
+    else:
+        return True
+    return False
 
 
 def _depth(node: ast.AST) -> int:
@@ -220,8 +253,9 @@ def _check_call(node: ast.Call, source: Source, report: Report) -> bool:
         return False
     least, most = known.arity
     if node.keywords or not least <= len(node.args) <= most:
-        count = str(least) if least == most else f"at least {least}"
-        report.error(source.where(node), f"{name} takes {count} argument(s), {len(node.args)} given")
+        count = str(least) if least == most else f"{least} or more"
+        what = f"{name} takes {count} argument{'s' * (count != '1')}, {len(node.args)} given"
+        report.error(source.where(node), what, known.doc)
         return False
     return True
 
@@ -265,7 +299,7 @@ def evaluate(node: ast.AST, values: Mapping[str, Value]) -> Value:
                 b = evaluate(node_b, values)
                 if isinstance(a, str) != isinstance(b, str):
                     raise ExprError(node, "a word is compared with a number")
-                if not _COMPARE[type(op)](a, b):
+                if not COMPARE[type(op)](a, b):
                     return False
                 a = b
             return True
@@ -307,6 +341,42 @@ def _arithmetic(node: ast.AST, op: ast.operator, a: int | float, b: int | float)
     if isinstance(value, complex):
         raise ExprError(node, "a root of a negative number")
     return _bounded(value, node)
+
+
+def check(node: ast.AST, values: Mapping[str, Value]) -> None:
+    """Raises `ExprError` for a part that is wrong whatever the rest is: 9**9**9, x % 0, log(-1)."""
+    if _is_known(node, values):
+        evaluate(node, values)
+
+
+def _is_known(node: ast.AST, values: Mapping[str, Value]) -> bool:
+    """Whether an expression has a value already; where it has none, its largest known parts are tried."""
+    if isinstance(node, (ast.Name, ast.Constant)):
+        return not isinstance(node, ast.Name) or node.id in values or node.id in CONSTANTS
+    inside = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+    parts = [(part, _is_known(part, values)) for part in inside if isinstance(part, ast.expr)]
+    whole = isinstance(node, (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call))
+    if whole and all(known for _, known in parts):
+        return True
+    for part, known in parts:
+        if known and not isinstance(part, (ast.Name, ast.Constant)):
+            evaluate(part, values)
+    _check_operands(node, values)
+    return False
+
+
+def _check_operands(node: ast.AST, values: Mapping[str, Value]) -> None:
+    by = None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.FloorDiv, ast.Mod)):
+        by = node.right
+    elif isinstance(node, ast.Call) and node.func.id == "ceildiv":
+        by = node.args[1]
+    if by is not None and constant(linear(by, values)) == 0:
+        raise ExprError(node, "division by zero")
+    if isinstance(node, ast.Call) and FUNCTIONS[node.func.id].tilelang is None:
+        free = next((n.id for n in names(node) if n.id not in values), "it")
+        what = f"{node.func.id} is of sizes that are known when rendering; '{free}' is not"
+        raise ExprError(node, what)
 
 
 Linear = dict[str, int]  # text of a term -> coefficient; "" is the constant
@@ -361,12 +431,12 @@ def substitute(node: ast.AST, values: Mapping[str, Value]) -> ast.AST:
         def visit_Name(self, n: ast.Name):
             return ast.copy_location(ast.Constant(values[n.id]), n) if n.id in values else n
 
-    return Writer().visit(_copy(node))
+    return Writer().visit(copied(node))
 
 
-def _copy(node: ast.AST) -> ast.AST:
+def copied(node: ast.AST) -> ast.AST:
     fields = {
-        f: [_copy(x) for x in v] if isinstance(v, list) else _copy(v) if isinstance(v, ast.AST) else v
+        f: [copied(x) for x in v] if isinstance(v, list) else copied(v) if isinstance(v, ast.AST) else v
         for f, v in ast.iter_fields(node)
     }
     return ast.copy_location(type(node)(**fields), node) if hasattr(node, "lineno") else type(node)(**fields)
@@ -374,7 +444,13 @@ def _copy(node: ast.AST) -> ast.AST:
 
 def interval(node: ast.AST, values: Mapping[str, Value], ranges: Mapping[str, Range]) -> Range:
     """Bounds of an integer expression: exact for sums of independent names, else what can be shown."""
-    total = linear(node, values)
+    return bounds(linear(node, values), values, ranges)
+
+
+def bounds(total: Linear, values: Mapping[str, Value], ranges: Mapping[str, Range]) -> Range:
+    """Bounds of a sum."""
+    if any(abs(k).bit_length() > MAX_BITS for k in total.values()):
+        return -math.inf, math.inf
     low = high = float(total.get("", 0))
     for term, k in total.items():
         if term:

@@ -244,6 +244,19 @@ class Raw(Leaf):
 
 
 @dataclass(frozen=True)
+class Broken(Leaf):
+    """A statement with a mistake, reported: it may do anything to what it names, so that the mistake
+    is not reported again as a missing write or use. Never planned or rendered."""
+
+    names: tuple[str, ...]
+
+    def reads(self):
+        return tuple(Access(n, self.where, False) for n in self.names)
+
+    writes = reads
+
+
+@dataclass(frozen=True)
 class Loop:
     """`kind` repeat, loop or pipelined; `count` may be a runtime size, `trips` is None then.
 
@@ -260,6 +273,7 @@ class Loop:
     runs: bool
     num_stages: int
     body: "tuple[Statement, ...]"
+    stages_text: str = "1"  # num_stages as the author wrote it
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which buffers share storage: `Kernel` and `Analysis` -> `Plan`.
+"""Which buffers share storage: `Kernel` and `Analysis` -> `Planned`.
 
 Buffers go into slots. A slot is one `alloc_shared`; its tenants' live ranges are disjoint and they
 have one dtype, and one shape or (policy `widen`) one height, the narrower using a slice. Policies:
@@ -7,39 +7,24 @@ have one dtype, and one shape or (policy `widen`) one height, the narrower using
     match     the author's `reuse`, where shape and dtype match
     share     sharing found here, in the author's order; ties go to the slot freed last
     widen     as share, and a slot may be as wide as its widest tenant
+    lean      the program is chosen along with its storage: see `lean.py`
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gdngen import storage
+from gdngen import lean, storage
 from gdngen.analysis import Analysis
+from gdngen.devices import Device, device
 from gdngen.errors import Report
-from gdngen.model import BYTES, Buffer, Kernel, Raw
+from gdngen.model import Buffer, Kernel, Raw
+from gdngen.registers import registers
+from gdngen.rewrite import Change
+from gdngen.storage import Slot
 
-POLICIES = ("separate", "match", "share", "widen")
-DEFAULT = "share"
+POLICIES = ("separate", "match", "share", "widen", "lean")
+DEFAULT = "lean"
 SEARCH_LIMIT = 50_000  # assignments tried before the best so far is taken
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One allocation; `tenants` in the order of their lives. Its name is the first tenant's."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    tenants: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return self.tenants[0]
-
-    @property
-    def bytes(self) -> int:
-        total = BYTES[self.dtype]
-        for n in self.shape:
-            total *= n
-        return total
 
 
 @dataclass(frozen=True)
@@ -49,6 +34,7 @@ class Plan:
     asked       what the lowered kernel asks for: dynamic plus static
     merged      whether the compiler's own merging stays on, since it asks for less than the slots do
     bound       least bytes live at the worst statement in this order: no sharing goes below it
+    changes     what was done to the author's program; `proof` what no program can go below
     """
 
     policy: str
@@ -58,6 +44,8 @@ class Plan:
     static: int
     merged: bool
     bound: int
+    changes: tuple[Change, ...] = ()
+    proof: lean.Proof | None = None
 
     @property
     def asked(self) -> int:
@@ -67,9 +55,38 @@ class Plan:
         return next(s for s in self.slots if buffer in s.tenants)
 
 
-def plan(kernel: Kernel, found: Analysis, policy: str, target: str) -> Plan:
+@dataclass(frozen=True)
+class Wish:
+    """What a plan is for: a policy and, for `lean`, what it should put first."""
+
+    policy: str = DEFAULT
+    objective: str = "blocks"
+    allow_reload: bool = False
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A program with the analysis of its order, and its plans: one per target, with the same slots."""
+
+    kernel: Kernel
+    found: Analysis
+    plans: tuple[Plan, ...]
+
+    @property
+    def plan(self) -> Plan:
+        return self.plans[0]
+
+
+def plan(kernel: Kernel, found: Analysis, wish: Wish, target: str) -> Planned:
     """The storage plan of a kernel whose analysis is `found`, for a target such as 'sm_80'."""
-    return realise(kernel, found, _POLICY[policy](kernel, found), policy, target)
+    if wish.policy == "lean":
+        on: Device = device(wish.device or target)
+        made = lean.plan(kernel, lean.Wish(target, on, wish.objective, wish.allow_reload, registers(kernel, target).count))
+        plan = realise(made.kernel, made.found, made.slots, wish.policy, target)
+        return Planned(made.kernel, made.found, (replace(plan, changes=made.changes, proof=made.proof),))
+    slots = _POLICY[wish.policy](kernel, found)
+    return Planned(kernel, found, (realise(kernel, found, slots, wish.policy, target),))
 
 
 def realise(kernel: Kernel, found: Analysis, slots: tuple[Slot, ...], policy: str, target: str) -> Plan:

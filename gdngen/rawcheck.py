@@ -4,9 +4,11 @@ A spec may come from a stranger, and what it renders is imported; so raw lines c
 """
 
 import ast
+import re
 import textwrap
+from collections.abc import Collection
 
-from gdngen.errors import Report
+from gdngen.errors import Location, Report, did_you_mean
 from gdngen.tree import Scalar
 
 _ALLOWED = (
@@ -15,31 +17,91 @@ _ALLOWED = (
     ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
     ast.Pass,
 )  # fmt: skip
-_FORBIDDEN = {"import_source", "call_extern", "call_packed", "evaluate", "prim_func", "macro"}
+
+# Functions of T that take source text, Python functions or addresses, or that allocate storage
+# which no plan would count.
+_FORBIDDEN = re.compile(
+    r"_.*|.*(extern|packed|source|llvm|handle|ptr|addr|macro|prim_func|func|inline|meta|tvm|alloc|buffer"
+    r"|eval|call|pass_config|compile|kernel|view|reshape|symbolic|dynamic|env|tir|register).*",
+    re.IGNORECASE,
+)
 
 
-def check_raw(lines: Scalar, declared: set[str], tiles, meanings, report: Report) -> None:
-    """Reports whatever in the lines is not plain TileLang on names that the statement declares."""
+def check_raw(
+    lines: Scalar,
+    reads: Collection[str],
+    writes: Collection[str],
+    tiles: Collection[str],
+    meanings: Collection[str],
+    report: Report,
+) -> None:
+    """Reports whatever in the lines is not plain TileLang on names that the statement declares.
+
+    reads, writes   tiles that the statement declares; `tiles` are all there are
+    meanings        dims, dtypes and indices
+    """
+    text = textwrap.dedent(lines.text)
+    cut = len(lines.text.split("\n")[0]) - len(text.split("\n")[0])
     try:
-        tree = ast.parse(textwrap.dedent(lines.text))
+        tree = ast.parse(text)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as e:
-        line = (getattr(e, "lineno", None) or 1) - 1
+        line = min((getattr(e, "lineno", None) or 1) - 1, text.count("\n"))
         report.error(lines.at(line, 0), f"raw lines are not Python: {getattr(e, 'msg', e)}")
         return
-    own = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    checker = _Checker(lines, cut, report)
+    checker.declared, checker.writes = {*reads, *writes}, set(writes)
+    checker.tiles, checker.meanings = set(tiles), set(meanings)
+    checker.own = {
+        n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
     for node in ast.walk(tree):
-        where = lines.at(getattr(node, "lineno", 1) - 1, getattr(node, "col_offset", 0))
+        checker.node(node)
+
+
+class _Checker:
+    declared: set[str]
+    writes: set[str]
+    tiles: set[str]
+    meanings: set[str]
+    own: set[str]  # names that the lines themselves give values
+
+    def __init__(self, lines: Scalar, cut: int, report: Report):
+        self.lines, self.cut, self.report = lines, cut, report
+
+    def error(self, node: ast.AST, what: str, hint: str | None = None) -> None:
+        self.report.error(self.where(node), what, hint)
+
+    def where(self, node: ast.AST) -> Location:
+        line, column = getattr(node, "lineno", 1) - 1, getattr(node, "col_offset", 0)
+        text = self.lines.text.split("\n")[line].encode()[: self.cut + column]  # offsets count bytes
+        return self.lines.at(line, len(text.decode(errors="ignore")))
+
+    def node(self, node: ast.AST) -> None:
         if not isinstance(node, _ALLOWED):
-            report.error(where, f"{type(node).__name__.lower()} has no place in raw lines")
+            self.error(node, f"{type(node).__name__.lower()} has no place in raw lines")
         elif isinstance(node, ast.Attribute):
             if not isinstance(node.value, ast.Name) or node.value.id != "T":
-                report.error(where, "only T.name may be used in raw lines")
-            elif node.attr.startswith("_") or node.attr in _FORBIDDEN:
-                report.error(where, f"T.{node.attr} has no place in raw lines")
-        elif isinstance(node, ast.Call) and not isinstance(node.func, ast.Attribute):
-            if not (isinstance(node.func, ast.Name) and node.func.id == "range"):
-                report.error(where, "only functions of T may be called in raw lines")
-        elif isinstance(node, ast.Name) and node.id in tiles and node.id not in declared:
-            report.error(where, f"'{node.id}' is used but not declared", f"add it to reads or writes")
-        elif isinstance(node, ast.Name) and node.id not in own | declared | set(meanings) | {"T", "range"}:
-            report.error(where, f"unknown name '{node.id}' in raw lines")
+                self.error(node, "only T.name may be used in raw lines")
+            elif _FORBIDDEN.fullmatch(node.attr):
+                self.error(node, f"T.{node.attr[:40]} has no place in raw lines")
+        elif isinstance(node, ast.Call):
+            named = isinstance(node.func, ast.Name) and node.func.id == "range"
+            if not isinstance(node.func, ast.Attribute) and not named:
+                self.error(node, "only functions of T may be called in raw lines")
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            name = getattr(node.value, "id", "")
+            if name in self.declared and name not in self.writes:
+                self.error(node, f"'{name}' is written but not declared so", "add it to writes")
+        elif isinstance(node, ast.Name):
+            self.name(node)
+
+    def name(self, node: ast.Name) -> None:
+        known = self.declared | self.meanings | {"T", "range"}
+        if isinstance(node.ctx, ast.Store):
+            if node.id in known | self.tiles or node.id.startswith("_"):
+                self.error(node, f"'{node.id[:40]}' can't be given another meaning in raw lines")
+        elif node.id in self.tiles and node.id not in self.declared:
+            self.error(node, f"'{node.id}' is used but not declared", "add it to reads or writes")
+        elif node.id not in self.own | known:
+            near = did_you_mean(node.id, self.own | known)
+            self.error(node, f"unknown name '{node.id[:40]}' in raw lines{near}")

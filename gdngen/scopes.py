@@ -19,10 +19,26 @@ def check(kernel: Kernel, report: Report) -> None:
     fragments = {b.name: b for b in kernel.buffers if b.scope == "fragment"}
     statistics = row_statistics(kernel, fragments)
     for leaf in kernel.leaves():
+        _check_local(leaf, kernel, report)
         if isinstance(leaf, Assign):
             _check_map(leaf, fragments, statistics, kernel, report)
         elif not isinstance(leaf, model.Raw):
             _check_whole(leaf, fragments, report)
+
+
+def _check_local(leaf: Leaf, kernel: Kernel, report: Report) -> None:
+    """A local tile is each thread's own; statements that spread over the threads can't fill or read it."""
+    if isinstance(leaf, (Fill, model.Raw, model.Broken)):
+        return
+    for access in leaf.reads() + leaf.writes():
+        buffer = kernel.buffer(access.name)
+        if buffer and buffer.scope == "local":
+            report.error(
+                access.where,
+                f"'{buffer.name}' is local: each thread has its own, and this statement is spread over them",
+                f"make it a fragment, or shared ({buffer.bytes:,} bytes); fill and raw may use a local tile",
+                kind=f"local {buffer.name}",
+            )
 
 
 def row_statistics(kernel: Kernel, fragments: dict[str, Buffer]) -> dict[str, int]:
@@ -35,6 +51,8 @@ def row_statistics(kernel: Kernel, fragments: dict[str, Buffer]) -> dict[str, in
         and leaf.dst.name in fragments
         and len(fragments[leaf.dst.name].shape) == 1
         and leaf.src.name in fragments
+        and len(leaf.src.shape) == 2
+        and leaf.axis == 1
     }
     loaded = {
         leaf.dst.name for leaf in kernel.leaves() if isinstance(leaf, Copy) and leaf.src.name not in fragments

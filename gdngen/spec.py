@@ -6,312 +6,144 @@ What a name means, and whether shapes and types agree, depends on the variant: `
 import ast
 import itertools
 import re
-from dataclasses import dataclass, field
 
-from gdngen import expr, tree
-from gdngen.errors import Location, Report, did_you_mean
+from gdngen import references, tree
+from gdngen.errors import Location, Report
 from gdngen.expr import Source
+from gdngen.statements import StatementReader
+from gdngen.syntax import (
+    DTYPES,
+    MAX_GRID,
+    MAX_VARIANTS,
+    ROLES,
+    SAMPLES,
+    SCOPES,
+    WORD,
+    Buffer,
+    Choice,
+    Spec,
+    Tensor,
+    is_reserved,
+)
 from gdngen.tree import Mapping, Node, Scalar, Sequence
 
-MAX_VARIANTS = 512
-DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "bool")
-SCOPES = ("shared", "fragment", "local")
-ROLES = ("in", "out", "inout")
-SAMPLES = ("normal", "unit", "uniform", "decay", "index", "zeros")
-REDUCTIONS = ("max", "min", "sum", "absmax", "abssum")
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor in global memory: role, shape in the order of its layout, dtype (a name)."""
-
-    name: str
-    where: Location
-    role: str
-    shape: tuple[Source, ...]
-    dtype: Scalar
-    doc: str = ""
-    sample: str = "normal"
-    when: Source | None = None
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """A tile: scope, shape, dtype, declared lifetime (first and last stage), the author's alias."""
-
-    name: str
-    where: Location
-    scope: str
-    shape: tuple[Source, ...]
-    dtype: Scalar
-    live: tuple[Scalar, Scalar] | None = None
-    reuse: Scalar | None = None
-    doc: str = ""
-    when: Source | None = None
-
-
-@dataclass(frozen=True)
-class Statement:
-    """One statement as written. `kind` is its key; what `parts` holds depends on it:
-
-    copy fill reduce cumsum  source, target, arrow        gemm   a, b, target, arrow
-    map    axes (name, extent), guard; `body` assignments  assign target, value
-    repeat loop pipelined    axes, stages; `body`          when   cond; `body`, `other`
-    raw    lines, reads, writes
-    """
-
-    kind: str
-    where: Location
-    parts: dict[str, object] = field(default_factory=dict)
-    body: "tuple[Statement, ...]" = ()
-    other: "tuple[Statement, ...]" = ()
-    when: Source | None = None
-
-    def __getitem__(self, part: str):
-        return self.parts.get(part)
-
-
-@dataclass(frozen=True)
-class Stage:
-    name: str
-    where: Location
-    body: tuple[Statement, ...]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One combination asked for: name -> value, and where it was."""
-
-    values: tuple[tuple[str, str], ...]
-    where: Location
-
-
-@dataclass(frozen=True)
-class Spec:
-    file: str
-    kernel: str
-    where: Location
-    doc: str
-    dims: tuple[Scalar, ...]
-    runtime: tuple[Scalar, ...]
-    dtypes: tuple[tuple[Scalar, str | None], ...]
-    options: tuple[tuple[Scalar, tuple[str, ...]], ...]
-    choices: tuple[Choice, ...]
-    filters: tuple[Source, ...]
-    tensors: tuple[Tensor, ...]
-    grid: tuple[tuple[Scalar, Source], ...]
-    threads: Source | None
-    targets: tuple[Scalar, ...]
-    buffers: tuple[Buffer, ...]
-    stages: tuple[Stage, ...]
-    reference: str | None = None
-
-
-KEYS = {
-    "spec": "kernel doc dims runtime dtypes options variants tensors grid threads targets buffers "
-    "stages reference",
-    "variants": "forall where also",
-    "tensor": "role shape dtype doc sample when",
-    "buffer": "scope shape dtype live reuse doc when",
-    "copy": "copy",
-    "fill": "fill",
-    "gemm": "gemm",
-    "map": "map if do",
-    "repeat": "repeat do",
-    "loop": "loop do",
-    "pipelined": "pipelined stages do",
-    "reduce": "reduce axis",
-    "cumsum": "cumsum axis reverse",
-    "when": "do else",
-    "raw": "raw reads writes",
-}
-KINDS = tuple(
-    "copy fill gemm map repeat loop pipelined reduce cumsum raw".split()
-)  # a `when` beside one of these is its condition; alone, with `do`, it is a statement
+RESERVED = "T"  # what a module calls TileLang: a spec's T is rendered as T_
 
 
 def parse(text: str, file: str, report: Report) -> Spec | None:
     """The spec in `text`, or None where it can't be read; every mistake goes to the report."""
+    if not file.isprintable():
+        report.error(Location(repr(file), 1, 1), "the name of a spec has characters that don't print")
+        return None
     root = tree.parse(text, file, report)
-    return _Reader(report, file).spec(root) if root else None
-
-
-class _Reader:
-    def __init__(self, report: Report, file: str):
-        self.report, self.file = report, file
-        self.error = report.error
-
-    # -- pieces ------------------------------------------------------------------------------
-
-    def keys(self, node: Mapping, level: str, extra: str = "") -> None:
-        known = (KEYS[level] + " " + extra).split()
-        for key, value in node.entries:
-            if key.text in known:
-                continue
-            if any(c in key.text for c in "[(@") or "->" in key.text:
-                self.error(
-                    key.where,
-                    "a ': ' breaks this line in two, so YAML reads a key where an expression was meant",
-                    "quote the whole value, or write the colon without a space after it",
-                )
-            elif any(c in key.text for c in " )]"):
-                self.error(
-                    key.where,
-                    "a comma inside { } or [ ] starts a new entry here",
-                    "quote the value that holds the comma",
-                )
-            else:
-                self.error(
-                    key.where,
-                    f"unknown key '{key.text[:40]}' in {level}{did_you_mean(key.text, known)}",
-                    f"keys: {' '.join(known)}",
-                )
-
-    def mapping(self, node: Node | None, what: str) -> Mapping:
-        if isinstance(node, Mapping):
-            return node
-        if node is not None and not (isinstance(node, Scalar) and not node.text):
-            self.error(node.where, f"{what} is a mapping")
-        return Mapping((), node.where if node else Location(self.file, 1, 1))
-
-    def items(self, node: Node | None, what: str) -> tuple[Node, ...]:
-        if isinstance(node, Sequence):
-            return node.items
-        if node is not None:
-            self.error(node.where, f"{what} is a list")
-        return ()
-
-    def scalar(self, node: Node | None, what: str) -> Scalar | None:
-        if isinstance(node, Scalar):
-            return node
-        if node is not None:
-            self.error(node.where, f"{what} is one value, not a {type(node).__name__.lower()}")
+    if root is None:
         return None
+    spec = _Reader(report, file).spec(root)
+    _unique_names(spec, report)
+    return spec
 
-    def word(self, node: Node | None, what: str, known: tuple[str, ...], default: str) -> str:
-        word = self.scalar(node, what)
-        if word is None:
-            return default
-        if word.text not in known:
-            self.error(
-                word.where,
-                f"unknown {what} '{word.text[:40]}'{did_you_mean(word.text, known)}",
-                f"one of: {' '.join(known)}",
-            )
-            return default
-        return word.text
 
-    def name(self, scalar: Scalar, what: str) -> Scalar | None:
-        if NAME.match(scalar.text):
-            return scalar
-        self.error(
-            scalar.where,
-            f"'{scalar.text[:40]}' can't name a {what}",
-            "a name is a letter, then letters, digits and _ (64 at most)",
-        )
-        return None
-
-    def names(self, node: Node | None, what: str) -> tuple[Scalar, ...]:
-        scalars = [self.scalar(item, f"a {what}") for item in self.items(node, f"the list of {what}s")]
-        return tuple(n for s in scalars if s and (n := self.name(s, what)))
-
-    def expr(self, node: Node | None, what: str) -> Source | None:
-        scalar = self.scalar(node, what)
-        return expr.parse(scalar, self.report) if scalar and self.one_line(scalar) else None
-
-    def one_line(self, scalar: Scalar) -> bool:
-        """A plain scalar that YAML folds over lines would give wrong columns; a `|` block doesn't."""
-        lines = self.report.sources[self.file].splitlines()
-        line = lines[scalar.where.line - 1]
-        if not scalar.quoted and not line[scalar.where.column - 1 :].startswith(scalar.text):
-            self.error(
-                scalar.where,
-                "an expression that goes on over the next line",
-                "keep it on one line, or put it in a `|` block",
-            )
-            return False
-        return True
-
-    def shape(self, node: Node | None, owner: Scalar) -> tuple[Source, ...]:
-        if node is None:
-            self.error(owner.where, f"'{owner.text}' has no shape", "shape: [BC, DK]")
-        sizes = [self.expr(item, "a size") for item in self.items(node, "a shape")]
-        if isinstance(node, Sequence) and not 1 <= len(sizes) <= 6:
-            self.error(node.where, "a shape has 1 to 6 sizes")
-        return tuple(s for s in sizes if s)
-
-    def dtype(self, node: Node | None, owner: Scalar) -> Scalar:
-        if node is None:
-            self.error(owner.where, f"'{owner.text}' has no dtype", "dtype: float32")
-        return self.scalar(node, "a dtype") or Scalar("float32", owner.where)
-
-    def doc(self, node: Mapping) -> str:
-        text = self.scalar(node.get("doc"), "doc")
-        return text.text.strip() if text else ""
-
-    # -- the parts of a spec -----------------------------------------------------------------
-
-    def spec(self, root: Mapping) -> Spec | None:
-        self.keys(root, "spec")
+class _Reader(StatementReader):
+    def spec(self, root: Mapping) -> Spec:
+        root = self.keys(root, "spec")
         for key in ("kernel", "tensors", "grid", "stages"):
             if root.get(key) is None:
                 self.error(root.where, f"the spec has no '{key}'", "see docs/spec.md")
         kernel = self.scalar(root.get("kernel"), "kernel")
         named = self.name(kernel, "kernel") if kernel else None
-        dtypes = [
-            (key, None if value.text in ("null", "~", "") else self.dtype_word(value))
-            for key, node in self.mapping(root.get("dtypes"), "dtypes").entries
-            if self.name(key, "dtype") and (value := self.scalar(node, "a dtype"))
-        ]
-        options = [
-            (key, tuple(c.text for c in choices))
-            for key, node in self.mapping(root.get("options"), "options").entries
-            if self.name(key, "option") and (choices := self.choices_of(node))
-        ]
         choices, filters = self.variants(root)
-        targets = self.items(root.get("targets"), "targets") if root.get("targets") else ()
-        grid = [
-            (key, self.expr(node, "a grid size") or Source(ast.Constant(1), key))
-            for key, node in self.mapping(root.get("grid"), "grid").entries
-            if self.name(key, "block index")
-        ]
-        if len(grid) > 3:
-            self.error(grid[3][0].where, "a grid has at most three dimensions")
-        reference = self.scalar(root.get("reference"), "reference")
+        dims, tensors = self.names(root.get("dims"), "dim"), self.tensors(root)
         return Spec(
             file=self.file,
             kernel=named.text if named else "kernel",
             where=kernel.where if kernel else root.where,
             doc=self.doc(root),
-            dims=self.names(root.get("dims"), "dim"),
+            dims=dims,
             runtime=self.names(root.get("runtime"), "runtime size"),
-            dtypes=tuple(dtypes),
-            options=tuple(options),
+            dtypes=tuple(self.dtypes(root)),
+            options=tuple(self.options(root)),
             choices=choices,
             filters=filters,
-            tensors=self.tensors(root),
-            grid=tuple(grid),
+            tensors=tensors,
+            grid=tuple(self.grid(root)),
             threads=self.expr(root.get("threads"), "threads"),
-            targets=tuple(t for n in targets if (t := self.scalar(n, "a target"))),
+            targets=tuple(self.targets(root)),
             buffers=self.buffers(root),
             stages=self.stages(root),
-            reference=reference.text if reference else None,
+            reference=self.reference(root, [d.text for d in dims] + [t.name for t in tensors]),
         )
 
-    def dtype_word(self, value: Scalar) -> str:
-        return self.word(value, "dtype", DTYPES, "float32")
+    # -- names and values --------------------------------------------------------------------
 
-    def choices_of(self, node: Node) -> tuple[Scalar, ...]:
+    def dtypes(self, root: Mapping):
+        for key, node in self.mapping(root.get("dtypes"), "dtypes").entries:
+            value = self.scalar(node, "a dtype")
+            if not self.name(key, "dtype") or value is None:
+                continue
+            open_ = value.text in ("null", "~", "")  # every variant names it
+            yield key, None if open_ else self.word(value, "dtype", DTYPES) or "float32"
+
+    def options(self, root: Mapping):
+        for key, node in self.mapping(root.get("options"), "options").entries:
+            choices = self.choices(node)
+            if self.name(key, "option") and choices:
+                yield key, tuple(c.text for c in choices)
+
+    def choices(self, node: Node) -> tuple[Scalar, ...]:
+        """One word or a list of different ones."""
         nodes = node.items if isinstance(node, Sequence) else (node,)
-        found = tuple(s for n in nodes if (s := self.scalar(n, "a choice")))
-        if not found:
+        found: dict[str, Scalar] = {}
+        for word in (s for n in nodes if (s := self.scalar(n, "a choice"))):
+            if not WORD.match(word.text):
+                hint = "a choice becomes part of file names: letters, digits, _ and . (64 at most)"
+                self.error(word.where, f"'{word.text[:40]}' can't be a choice", hint)
+            elif word.text in found:
+                self.error(word.where, f"the choice '{word.text}' is named twice")
+            else:
+                found[word.text] = word
+        if not nodes:
             self.error(node.where, "an empty list of choices")
-        return found
+        return tuple(found.values())
+
+    def grid(self, root: Mapping):
+        entries = self.mapping(root.get("grid"), "grid").entries
+        if root.get("grid") is not None and not 1 <= len(entries) <= MAX_GRID:
+            at = entries[MAX_GRID][0] if entries else root.get("grid")
+            self.error(at.where, f"a grid has 1 to {MAX_GRID} dimensions", 'grid: {c: "ceildiv(T, BC)"}')
+        for key, node in entries[:MAX_GRID]:
+            if self.name(key, "block index"):
+                size = self.expr(node, "a grid size")
+                yield key, size or Source(ast.Constant(1), key)
+
+    def targets(self, root: Mapping):
+        seen = set()
+        for node in self.items(root.get("targets"), "targets"):
+            target = self.scalar(node, "a target")
+            if target is None:
+                continue
+            if not WORD.match(target.text) or target.text in seen:
+                what = "is named twice" if target.text in seen else "can't be a target"
+                self.error(target.where, f"'{target.text[:40]}' {what}", "targets: [sm_80, sm_90]")
+                continue
+            seen.add(target.text)
+            yield target
+
+    def reference(self, root: Mapping, declared: list[str]) -> str | None:
+        """The name of a known reference whose tensors and dims the spec has, by their names."""
+        node = root.get("reference")
+        name = self.word(node, "reference", references.names())
+        if name and (lacking := references.get(name).lacks(declared)):
+            self.error(
+                node.where,
+                f"reference '{name}' is about {', '.join(lacking)}, which this spec has not",
+                "name tensors and dims as the reference does, or leave it out: the spec itself is one",
+            )
+        return name
+
+    # -- variants ----------------------------------------------------------------------------
 
     def variants(self, root: Mapping) -> tuple[tuple[Choice, ...], tuple[Source, ...]]:
-        node = self.mapping(root.get("variants"), "variants")
-        self.keys(node, "variants")
+        node = self.keys(self.mapping(root.get("variants"), "variants"), "variants")
         where = self.expr(node.get("where"), "where")
         groups: list[tuple[Mapping, bool]] = []
         if (forall := node.get("forall")) is not None:
@@ -322,273 +154,129 @@ class _Reader:
             groups.append((Mapping((), node.where), False))
         out: list[Choice] = []
         for group, filtered in groups:
-            lists = [(key, self.choices_of(value)) for key, value in group.entries]
-            count = 1
-            for _, values in lists:
-                count *= len(values)
+            lists = [(key, self.choices(value)) for key, value in group.entries]
+            count = len(out) + _product(len(values) for _, values in lists)
             if count > MAX_VARIANTS:
                 self.error(
                     group.where,
-                    f"{count:,} combinations; at most {MAX_VARIANTS} variants are rendered from a spec",
+                    f"{_many(count)} combinations; at most {MAX_VARIANTS} are rendered from a spec",
                     "shorten the lists; any other combination renders with --set",
                 )
-                continue
+                break
             for values in itertools.product(*(v for _, v in lists)):
                 pairs = tuple((key.text, value.text) for (key, _), value in zip(lists, values))
-                at = lists[0][0].where if lists else group.where
-                out.append(Choice(pairs + ((("", "forall"),) if filtered else ()), at))
+                out.append(Choice(pairs, lists[0][0].where if lists else group.where, filtered))
         return tuple(out), ((where,) if where else ())
+
+    # -- tensors and buffers -----------------------------------------------------------------
 
     def tensors(self, root: Mapping) -> tuple[Tensor, ...]:
         out = []
         for key, value in self.mapping(root.get("tensors"), "tensors").entries:
-            node = self.mapping(value, f"tensor '{key.text[:40]}'")
-            self.keys(node, "tensor")
+            node = self.keys(self.mapping(value, f"tensor '{key.text[:40]}'"), "tensor")
+            shape, dtype = self.shape(node, key), self.dtype(node, key)
+            role = self.needed(node, key, "role", ROLES)
+            sample = self.word(node.get("sample"), "sample", SAMPLES) or "normal"
+            when, doc = self.expr(node.get("when"), "when"), self.doc(node)
             if not self.name(key, "tensor"):
                 continue
-            if node.get("role") is None:
-                self.error(key.where, f"'{key.text}' has no role", f"one of: {' '.join(ROLES)}")
-            out.append(
-                Tensor(
-                    name=key.text,
-                    where=key.where,
-                    role=self.word(node.get("role"), "role", ROLES, "in"),
-                    shape=self.shape(node.get("shape"), key),
-                    dtype=self.dtype(node.get("dtype"), key),
-                    doc=self.doc(node),
-                    sample=self.word(node.get("sample"), "sample", SAMPLES, "normal"),
-                    when=self.expr(node.get("when"), "when"),
-                )
-            )
+            faulty = not (shape and dtype and role) or (when is None) != (node.get("when") is None)
+            dtype, role = dtype or key, role or "inout"
+            out.append(Tensor(key.text, key.where, role, shape, dtype, doc, sample, when, faulty))
         return tuple(out)
 
     def buffers(self, root: Mapping) -> tuple[Buffer, ...]:
         out = []
         for key, value in self.mapping(root.get("buffers"), "buffers").entries:
-            node = self.mapping(value, f"buffer '{key.text[:40]}'")
-            self.keys(node, "buffer")
+            node = self.keys(self.mapping(value, f"buffer '{key.text[:40]}'"), "buffer")
+            shape, dtype = self.shape(node, key), self.dtype(node, key)
+            scope = self.needed(node, key, "scope", SCOPES)
+            live, reuse = self.live(node.get("live")), self.scalar(node.get("reuse"), "reuse")
+            when, doc = self.expr(node.get("when"), "when"), self.doc(node)
             if not self.name(key, "buffer"):
                 continue
-            if node.get("scope") is None:
-                self.error(key.where, f"'{key.text}' has no scope", f"one of: {' '.join(SCOPES)}")
-            reuse = self.scalar(node.get("reuse"), "reuse")
+            faulty = not (shape and dtype and scope) or (when is None) != (node.get("when") is None)
+            dtype, scope = dtype or key, scope or "shared"
             out.append(
-                Buffer(
-                    name=key.text,
-                    where=key.where,
-                    scope=self.word(node.get("scope"), "scope", SCOPES, "shared"),
-                    shape=self.shape(node.get("shape"), key),
-                    dtype=self.dtype(node.get("dtype"), key),
-                    live=self.live(node.get("live")),
-                    reuse=reuse,
-                    doc=self.doc(node),
-                    when=self.expr(node.get("when"), "when"),
-                )
+                Buffer(key.text, key.where, scope, shape, dtype, live, reuse, doc, when, faulty)
             )
         return tuple(out)
+
+    def needed(self, node: Mapping, owner: Scalar, key: str, known: tuple[str, ...]) -> str | None:
+        if node.get(key) is None:
+            self.error(owner.where, f"'{owner.text[:40]}' has no {key}", f"one of: {' '.join(known)}")
+        return self.word(node.get(key), key, known)
+
+    def shape(self, node: Mapping, owner: Scalar) -> tuple[Source, ...]:
+        """The sizes; none where any of them is wrong."""
+        shape = node.get("shape")
+        if shape is None:
+            self.error(owner.where, f"'{owner.text[:40]}' has no shape", "shape: [BC, DK]")
+            return ()
+        sizes = [self.expr(item, "a size") for item in self.items(shape, "a shape")]
+        if isinstance(shape, Sequence) and not 1 <= len(sizes) <= 6:
+            self.error(shape.where, "a shape has 1 to 6 sizes")
+            return ()
+        return tuple(sizes) if all(sizes) else ()
+
+    def dtype(self, node: Mapping, owner: Scalar) -> Scalar | None:
+        if node.get("dtype") is None:
+            self.error(owner.where, f"'{owner.text[:40]}' has no dtype", "dtype: float32")
+        return self.scalar(node.get("dtype"), "a dtype")
 
     def live(self, node: Node | None) -> tuple[Scalar, Scalar] | None:
         """`first .. last`, or one stage."""
         scalar = self.scalar(node, "live")
         if scalar is None:
             return None
-        ends = list(re.finditer(r"[^\s.]+", scalar.text))
         if not re.fullmatch(r"\s*[^\s.]+(\s*\.\.\s*[^\s.]+)?\s*", scalar.text):
             self.error(scalar.where, "a lifetime is 'stage' or 'first .. last'", "live: load .. gate")
             return None
+        ends = list(re.finditer(r"[^\s.]+", scalar.text))
         words = [Scalar(m[0], scalar.at(0, m.start(), len(m[0]))) for m in ends]
         return words[0], words[-1]
 
-    # -- statements --------------------------------------------------------------------------
 
-    def stages(self, root: Mapping) -> tuple[Stage, ...]:
-        out = []
-        for key, value in self.mapping(root.get("stages"), "stages").entries:
-            if self.name(key, "stage"):
-                out.append(Stage(key.text, key.where, self.block(value)))
-        return tuple(out)
+def _product(sizes) -> int:
+    """How many combinations; past a thousand million nobody needs to know."""
+    total = 1
+    for size in sizes:
+        total = min(total * size, 10**9)
+    return total
 
-    def block(self, node: Node | None) -> tuple[Statement, ...]:
-        statements = (self.statement(item) for item in self.items(node, "a group of statements"))
-        return tuple(s for s in statements if s)
 
-    def statement(self, node: Node) -> Statement | None:
-        if not isinstance(node, Mapping) or not node.entries:
-            self.error(
-                node.where,
-                "a statement is 'kind: what it does'",
-                f"kinds: {' '.join(KINDS)} when; assignments stand under a map's do",
-            )
-            return None
-        kinds = [key for key, _ in node.entries if key.text in KINDS]
-        if not kinds and node.get("when") is not None:
-            return self.when(node)
-        if not kinds:
-            key = node.entries[0][0]
-            self.keys(Mapping((node.entries[0],), node.where), "when") if any(
-                c in key.text for c in "[(@"
-            ) else self.error(
-                key.where,
-                f"unknown statement '{key.text[:40]}'{did_you_mean(key.text, KINDS + ('when',))}",
-                f"kinds: {' '.join(KINDS)} when",
-            )
-            return None
-        if len(kinds) > 1:
-            self.error(
-                kinds[1].where, f"'{kinds[1].text}' in a statement that is a {kinds[0].text}",
-                "one statement an item: start a new line with '- '",
-            )  # fmt: skip
-            return None
-        key = kinds[0]
-        self.keys(node, key.text, "when")
-        made = getattr(self, "_" + key.text)(node, key)
-        if made is None:
-            return None
-        parts, body = made
-        when = self.expr(node.get("when"), "when") if node.get("when") else None
-        return Statement(key.text, key.where, parts, body, when=when)
+def _many(count: int) -> str:
+    return f"{count:,}" if count < 10**9 else "more than a thousand million"
 
-    def when(self, node: Mapping) -> Statement | None:
-        self.keys(node, "when", "when")
-        cond = self.expr(node.get("when"), "a condition")
-        if node.get("do") is None:
-            self.error(node.where, "a 'when' with nothing to do", "when: DK == DV, then do: [...]")
-        if cond is None:
-            return None
-        body = self.block(node.get("do")) if node.get("do") else ()
-        other = self.block(node.get("else")) if node.get("else") else ()
-        return Statement("when", node.key("when").where, {"cond": cond}, body, other)
 
-    def arrow(self, scalar: Scalar | None, hint: str, arrows=("->",)):
-        """`source -> target`: the two expressions and the arrow, or None."""
-        if scalar is None or not self.one_line(scalar):
-            return None
-        found = list(re.finditer(r"->|\+>", scalar.text))
-        if len(found) != 1:
-            self.error(scalar.where, f"one {' or '.join(arrows)} is meant here", hint)
-            return None
-        at = found[0]
-        if at[0] not in arrows:
-            self.error(scalar.at(0, at.start(), 2), f"{at[0]} has no meaning here", hint)
-            return None
-        text = scalar.text
-        left = expr.parse(scalar, self.report, text[: at.start()])
-        right = expr.parse(scalar, self.report, text[at.end() :], at.end())
-        return (left, right, at[0]) if left and right else None
+def _unique_names(spec: Spec, report: Report) -> None:
+    """One name, one meaning: two things of one name would be one variable of the kernel."""
+    groups = (
+        ("dim", [(d.text, d.where) for d in spec.dims]),
+        ("runtime size", [(r.text, r.where) for r in spec.runtime]),
+        ("dtype", [(k.text, k.where) for k, _ in spec.dtypes]),
+        ("option", [(k.text, k.where) for k, _ in spec.options]),
+        ("tensor", [(t.name, t.where) for t in spec.tensors]),
+        ("buffer", [(b.name, b.where) for b in spec.buffers]),
+        ("block index", [(k.text, k.where) for k, _ in spec.grid]),
+        ("stage", [(s.name, s.where) for s in spec.stages]),
+        ("kernel", [(spec.kernel, spec.where)]),
+    )
+    seen: dict[str, tuple[str, int]] = {}
+    for kind, entries in groups:
+        for name, where in entries:
+            spelled = name.rstrip("_") if name.rstrip("_") == RESERVED else name
+            first, line = seen.get(spelled, (None, 0))
+            if is_reserved(name):
+                what = f"{_a(kind)} can't be called '{name}': the language has that name"
+                report.error(where, what, "choose another name")
+            elif first and {kind, first} != {"kernel", "stage"}:  # a stage is only a comment there
+                both = f"two {kind}s" if kind == first else f"{_a(kind)} and {_a(first)}"
+                what = f"{both} share the name '{name}'"
+                note = "; T is TileLang in a kernel, so a spec's T is T_ there" if spelled == RESERVED else ""
+                report.error(where, what, f"the {first} is on line {line}{note}")
+            seen.setdefault(spelled, (kind, where.line))
 
-    def _move(self, node: Mapping, key: Scalar, hint: str, arrows=("->",)):
-        found = self.arrow(self.scalar(node.get(key.text), key.text), hint, arrows)
-        return dict(zip(("source", "target", "arrow"), found)) if found else None
 
-    def _copy(self, node, key):
-        parts = self._move(node, key, "copy: k[b, h, c*BC:(c+1)*BC, :] -> k_s")
-        return parts and (parts, ())
-
-    def _fill(self, node, key):
-        parts = self._move(node, key, "fill: 0 -> acc")
-        return parts and (parts, ())
-
-    def _gemm(self, node, key):
-        hint = "gemm: A @ B.T -> C overwrites, gemm: A @ B.T +> C accumulates"
-        parts = self._move(node, key, hint, ("->", "+>"))
-        if not parts:
-            return None
-        product = parts.pop("source")
-        if not isinstance(product.node, ast.BinOp) or not isinstance(product.node.op, ast.MatMult):
-            self.error(product.where(), "a product of two tiles is meant here", hint)
-            return None
-        a, b = product.of(product.node.left), product.of(product.node.right)
-        return {"a": a, "b": b, **parts}, ()
-
-    def _map(self, node, key):
-        axes = self.axes(node.get("map"), "map: {i: BC, j: DK}")
-        guard = self.expr(node.get("if"), "a condition") if node.get("if") else None
-        body = []
-        for item in self.items(node.get("do"), "the assignments of a map"):
-            if isinstance(item, Mapping) and item.entries:
-                self.keys(item, "map")
-                continue
-            line = self.scalar(item, "an assignment")
-            source = line and self.one_line(line) and expr.parse(line, self.report, mode="exec")
-            if source:
-                body += self.assignment(source)
-        if node.get("do") is None:
-            self.error(key.where, "a map with nothing to do", "do: ['w[i, j] = k[i, j] * beta[i]']")
-        return {"axes": axes, "guard": guard}, tuple(body)
-
-    def assignment(self, source: Source) -> list[Statement]:
-        node = source.node
-        if isinstance(node, ast.Assign):
-            if len(node.targets) > 1:
-                self.error(source.where(), "one target an assignment")
-                return []
-            target, value = node.targets[0], node.value
-        else:  # x[i] += e is x[i] = x[i] + e
-            if type(node.op) not in expr.BINARY:
-                self.error(source.where(), "only + - * / // % may stand before =")
-                return []
-            target = node.target
-            value = ast.copy_location(ast.BinOp(target, node.op, node.value), node.value)
-        if not isinstance(target, ast.Subscript):
-            self.error(source.where(target), "an element is meant here: name[i, j] = ...")
-            return []
-        parts = {"target": source.of(target), "value": source.of(value)}
-        return [Statement("assign", source.where(target), parts)]
-
-    def axes(self, node: Node | None, hint: str) -> tuple[tuple[Scalar, Source], ...]:
-        if not isinstance(node, Mapping) or not node.entries:
-            self.error(node.where, "index names and their extents are meant here", hint)
-            return ()
-        return tuple(
-            (key, size)
-            for key, value in node.entries
-            if self.name(key, "index") and (size := self.expr(value, "an extent"))
-        )
-
-    def _repeat(self, node, key):
-        count = self.expr(node.get("repeat"), "a count")
-        body = self.block(node.get("do"))
-        return ({"count": count}, body) if count else None
-
-    def _loop(self, node, key):
-        axes = self.axes(node.get(key.text), f"{key.text}: {{d: DK // BC}}")
-        if len(axes) > 1:
-            self.error(axes[1][0].where, "a loop has one index; put a second loop inside it")
-        stages = self.expr(node.get("stages"), "stages") if node.get("stages") else None
-        body = self.block(node.get("do"))
-        return ({"axis": axes[0], "stages": stages}, body) if axes else None
-
-    _pipelined = _loop
-
-    def _reduce(self, node, key):
-        hint = f"reduce: max(x) -> m, with axis: 1; reductions: {' '.join(REDUCTIONS)}"
-        scalar = self.scalar(node.get(key.text), key.text)
-        found = re.match(r"\s*([A-Za-z_]\w*)\s*(?=\()", scalar.text) if scalar else None
-        if not found or found[1] not in REDUCTIONS:
-            where = scalar.at(0, 0, found.end()) if found else node.where
-            self.error(where, "a reduction of one tile is meant here", hint)
-            return None
-        rest = Scalar(scalar.text[found.end() :], scalar.at(0, found.end()), scalar.quoted)
-        split = self.arrow(rest, hint, ("->", "+>"))
-        if not split:
-            return None
-        axis = self.expr(node.get("axis"), "an axis") if node.get("axis") else None
-        return {"op": found[1], **dict(zip(("source", "target", "arrow"), split)), "axis": axis}, ()
-
-    def _cumsum(self, node, key):
-        parts = self._move(node, key, "cumsum: g_s -> g_sum, with axis: 0 and reverse: false")
-        if not parts:
-            return None
-        axis = self.expr(node.get("axis"), "an axis") if node.get("axis") else None
-        reverse = self.word(node.get("reverse"), "reverse", ("true", "false"), "false")
-        return {**parts, "axis": axis, "reverse": reverse == "true"}, ()
-
-    def _raw(self, node, key):
-        lines = self.scalar(node.get("raw"), "raw")
-        if not lines:
-            return None
-        used = {
-            part: self.names(node.get(part), "buffer") if node.get(part) else ()
-            for part in ("reads", "writes")
-        }
-        return {"lines": lines, **used}, ()
+def _a(noun: str) -> str:
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"

@@ -3,11 +3,41 @@
 The rules of the compiler are in `compiler.py`; this module tells it what the kernel does.
 """
 
-from collections.abc import Iterable, Sequence
+import ast
+from ast import dump
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gdngen import compiler
-from gdngen.model import Assign, Kernel, Statement, children, touched
+from gdngen import compiler, expr, packing, pipeline
+from gdngen.model import BYTES, Assign, Copy, Gemm, Kernel, Loop, Point, Span, Statement, leaves, touched
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One allocation; `tenants` in the order of their lives. Its name is the first tenant's.
+
+    `columns` says at which column each tenant starts, where not all start at 0.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    tenants: tuple[str, ...]
+    columns: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.tenants[0]
+
+    def column(self, tenant: str) -> int:
+        """The tenant's first column in the slot."""
+        return self.columns[self.tenants.index(tenant)] if self.columns else 0
+
+    @property
+    def bytes(self) -> int:
+        total = BYTES[self.dtype]
+        for n in self.shape:
+            total *= n
+        return total
 
 
 @dataclass(frozen=True)
@@ -18,15 +48,23 @@ class Layout:
     static: int
 
 
-def fused(statements: Sequence[Statement]) -> Iterable[Statement | tuple[Assign, ...]]:
+Home = Mapping[str, tuple[str, int]]  # buffer -> its slot, and its first column there
+
+
+def homes(slots: Iterable[Slot]) -> Home:
+    """Where each shared buffer lives."""
+    return {t: (s.name, s.column(t)) for s in slots for t in s.tenants}
+
+
+def fused(statements: Sequence[Statement], home: Home) -> Iterable[Statement | tuple[Assign, ...]]:
     """Statements as they are emitted: assignments written in one map stay one loop where they can.
 
-    A later assignment may join if it meets earlier ones only at the same element: threads run the
-    loop's points in any order.
+    A later assignment may join if it meets earlier ones only at the same element of storage: threads
+    run the loop's points in any order.
     """
     run: list[Assign] = []
     for s in statements:
-        if run and isinstance(s, Assign) and _joins(run, s):
+        if run and isinstance(s, Assign) and _joins(run, s, home):
             run.append(s)
             continue
         if run:
@@ -38,35 +76,153 @@ def fused(statements: Sequence[Statement]) -> Iterable[Statement | tuple[Assign,
         yield tuple(run)
 
 
-def _joins(run: list[Assign], s: Assign) -> bool:
-    from ast import dump
-
+def _joins(run: list[Assign], s: Assign, home: Home) -> bool:
     first = run[0]
     if (s.group, s.axes, s.stage) != (first.group, first.axes, first.stage):
         return False
-    seen: dict[str, set[tuple[str, ...]]] = {}
+    seen: dict[str, set[tuple]] = {}
     for other in run:
         for a in other.reads() + other.writes():
-            seen.setdefault(a.name, set()).add(tuple(dump(i) for i in a.index))
-    written = {other.name for other in run}
-    for a in s.reads() + s.writes():
-        meets = a.name in written or (a.name in seen and a.name == s.name)
-        if meets and seen[a.name] != {tuple(dump(i) for i in a.index)}:
+            place, element = _element(a, home)
+            seen.setdefault(place, set()).add(element)
+    written = {_element(a, home)[0] for other in run for a in other.writes()}
+    for a in s.reads():
+        place, element = _element(a, home)
+        if place in written and seen[place] != {element}:
             return False
-    return True
+    place, element = _element(s.writes()[0], home)
+    return place not in seen or seen[place] == {element}
 
 
-def layouts(kernel: Kernel, slots, target: str) -> tuple[Layout, Layout]:
-    """(as the slots are, after the compiler's default merging)."""
-    slot_of = {t: s.name for s in slots for t in s.tenants}
-    sizes = {s.name: s.bytes for s in slots}
-    align: dict[str, int] = {}
-    events = [
-        frozenset(slot_of[n] for n in _names(s) if n in slot_of) for s in fused(kernel.statements())
-    ]
-    plain, _ = compiler.plain_layout(sizes, align)
-    merged, _ = compiler.merged_layout(events, sizes, align)
-    return Layout(plain, 0), Layout(merged, 0)
+def _element(a, home: Home) -> tuple[str, tuple]:
+    """The storage that an access is in, and the element of it."""
+    place, column = home.get(a.name, (a.name, 0))
+    return place, (column, *(dump(i) for i in a.index))
+
+
+def layouts(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> tuple[Layout, Layout]:
+    """(as the slots are, after the compiler's default merging); bytes of a block."""
+    facts = _Facts(kernel, slots)
+    loop = facts.pipelined()
+    producer = loop is not None and pipeline.is_specialised(loop, facts.tiles, target)
+    program = compiler.Program(facts.tiles, facts.gemms(), facts.copies(), kernel.threads, producer)
+    align = compiler.alignments(program, target)
+    kept = pipeline.versions(loop, target) if loop else {}
+    sizes = {name: tile.bytes * kept.get(name, 1) for name, tile in facts.tiles.items()}
+    static = pipeline.barrier_bytes(loop, facts.tiles, target) if loop else 0
+    plain, _ = packing.plain_layout(sizes, align)
+    merged, _ = packing.merged_layout(facts.events(), sizes, align)
+    return Layout(plain, static), Layout(merged, static)
+
+
+def refusals(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> list[str]:
+    """Why TileLang would refuse the kernel with these slots; one line each, none if it won't."""
+    facts = _Facts(kernel, slots)
+    loop = facts.pipelined()
+    producer = loop is not None and pipeline.is_specialised(loop, facts.tiles, target)
+    program = compiler.Program(facts.tiles, facts.gemms(), facts.copies(), kernel.threads, producer)
+    return compiler.refusals(program, target)
+
+
+class _Facts:
+    """A planned kernel in the compiler's terms: tiles go by the last name bound to their storage."""
+
+    def __init__(self, kernel: Kernel, slots: tuple[Slot, ...]):
+        self.kernel, self.slots = kernel, slots
+        self.lowered = {t: s.tenants[-1] for s in slots for t in s.tenants}
+        self.tiles = {
+            self.lowered[s.name]: compiler.Tile(s.shape, s.dtype) for s in sorted(slots, key=lambda s: s.name)
+        }
+
+    def tile(self, name: str) -> str | None:
+        return self.lowered.get(name)
+
+    def events(self) -> list[frozenset[str]]:
+        """Storages that each top-level statement of the emitted block touches."""
+        return [
+            frozenset(self.lowered[n] for n in _names(s) if n in self.lowered)
+            for s in fused(self.kernel.statements(), homes(self.slots))
+        ]
+
+    def gemms(self) -> tuple[compiler.Gemm, ...]:
+        return tuple(
+            compiler.Gemm(
+                a=self.tile(g.a.name),
+                b=self.tile(g.b.name),
+                m=g.mnk[0],
+                n=g.mnk[1],
+                k=g.mnk[2],
+                dtype=self.kernel.buffer(g.a.name).dtype,
+                accumulator=self.kernel.buffer(g.c.name).dtype,
+                transpose_a=g.transpose_a,
+                transpose_b=g.transpose_b,
+            )
+            for g in self.kernel.leaves()
+            if isinstance(g, Gemm)
+        )
+
+    def copies(self) -> tuple[compiler.Copy, ...]:
+        found = (self.copy(leaf) for leaf in self.kernel.leaves() if isinstance(leaf, Copy))
+        return tuple(c for c in found if c)
+
+    def copy(self, leaf: Copy) -> compiler.Copy | None:
+        """A copy between a shared tile and a tensor, or None for any other."""
+        store = self.kernel.tensor(leaf.dst.name) is not None
+        inner, outer = (leaf.src, leaf.dst) if store else (leaf.dst, leaf.src)
+        tensor, tile = self.kernel.tensor(outer.name), self.tile(inner.name)
+        if tensor is None or tile is None:
+            return None
+        values = dict(self.kernel.values)
+        shape = tuple(expr.constant(expr.linear(side, values)) for side in tensor.shape)
+        parts = outer.index or tuple(None for _ in shape)
+        extents = tuple(
+            1 if isinstance(p, Point) else p.size if p else size or 1 for p, size in zip(parts, shape)
+        )
+        return compiler.Copy(
+            tile=tile,
+            dtype=tensor.dtype,
+            shape=shape,
+            extents=extents,
+            store=store,
+            in_bounds=all(self.inside(p, side) for p, side in zip(parts, tensor.shape)),
+        )
+
+    def inside(self, part: Point | Span | None, side: ast.expr) -> bool:
+        """Whether an index provably stays within a side of a tensor."""
+        if part is None or (isinstance(part, Span) and part.full):
+            return True
+        values, ranges = dict(self.kernel.values), dict(self.kernel.ranges)
+        extent = expr.constant(expr.linear(side, values))
+        if extent is None:
+            blocks = {name: size for name, size in self.kernel.grid}
+            at = part.at if isinstance(part, Point) else None
+            return isinstance(at, ast.Name) and at.id in blocks and dump(blocks[at.id]) == dump(side)
+        at, size = (part.at, 1) if isinstance(part, Point) else (part.start, part.size)
+        low, high = expr.interval(at, values, ranges)
+        return low >= 0 and high + size <= extent
+
+    def pipelined(self) -> pipeline.Loop | None:
+        """The kernel's pipelined loop, if it has one."""
+        body = self.kernel.statements()
+        for i, s in enumerate(body):
+            if isinstance(s, Loop) and s.kind == "pipelined":
+                before = tuple(self.step(x) for x in fused(body[:i], homes(self.slots)))
+                inside = tuple(self.step(x) for x in fused(s.body, homes(self.slots)))
+                return pipeline.Loop(s.num_stages, inside, before)
+        return None
+
+    def step(self, s: Statement | tuple[Assign, ...]) -> pipeline.Statement:
+        inside = [leaf for x in (s if isinstance(s, tuple) else (s,)) for leaf in leaves(x)]
+        reads = frozenset(self.lowered[a.name] for x in inside for a in x.reads() if a.name in self.lowered)
+        writes = frozenset(self.lowered[a.name] for x in inside for a in x.writes() if a.name in self.lowered)
+        load = self.copy(s) if isinstance(s, Copy) and writes else None
+        simt = isinstance(s, tuple) and bool(writes) and not reads
+        return pipeline.Statement(reads, writes, load, simt and self._moves_only(inside))
+
+    def _moves_only(self, inside) -> bool:
+        return all(self.kernel.tensor(a.name) is not None for x in inside for a in x.reads()) and any(
+            x.reads() for x in inside
+        )
 
 
 def _names(s: Statement | tuple[Assign, ...]) -> list[str]:

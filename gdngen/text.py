@@ -34,7 +34,8 @@ class Text:
         return ast.unparse(ast.fix_missing_locations(_Writer(self).visit(node)))
 
     def element(self, name: str, index: tuple[ast.expr, ...]) -> str:
-        return f"{safe(name)}[{', '.join(self.expr(i) for i in index)}]"
+        """One element, as name[i, j]."""
+        return ast.unparse(ast.fix_missing_locations(_Writer(self).at(name, index)))
 
     def region(self, r: Region) -> str:
         """A tile whole is its name, unless it is narrower than the slot that it lives in."""
@@ -44,12 +45,30 @@ class Text:
             return safe(r.name)
         rank = len(buffer.shape) if buffer else len(self.kernel.tensor(r.name).shape)
         parts = [self.part(p) for p in r.index] or [":"] * rank
-        if wide and parts[-1] == ":":
-            parts[-1] = f":{self.size(buffer, -1)}"
+        if wide:
+            parts[-1] = self.shifted(buffer, r.index[-1] if r.index else None)
         return f"{safe(r.name)}[{', '.join(parts)}]"
 
     def narrow(self, b: Buffer) -> bool:
+        """Whether a buffer is part of a wider slot."""
         return b.scope == "shared" and self.plan.slot_of(b.name).shape != b.shape
+
+    def column(self, name: str) -> int:
+        """The buffer's first column in its slot."""
+        buffer = self.kernel.buffer(name)
+        if buffer is None or buffer.scope != "shared":
+            return 0
+        return self.plan.slot_of(name).column(name)
+
+    def shifted(self, b: Buffer, last: Point | Span | None) -> str:
+        """The last axis of a part of a buffer, in columns of the slot."""
+        column = self.column(b.name)
+        if last is None or (isinstance(last, Span) and last.full):
+            return f"{column}:{column + b.shape[-1]}" if column else f":{self.size(b, -1)}"
+        add = f"{column} + " if column else ""
+        if isinstance(last, Point):
+            return add + self.expr(last.at)
+        return f"{add}{self.expr(last.start)}:{add}{self.expr(last.stop)}"
 
     def part(self, p: Point | Span) -> str:
         if isinstance(p, Point):
@@ -93,7 +112,16 @@ class _Writer(ast.NodeTransformer):
         return ast.BinOp(left, n.op, right)
 
     def visit_Subscript(self, n: ast.Subscript) -> ast.expr:
-        return ast.Subscript(self.visit(n.value), self.visit(n.slice), ast.Load())
+        index = n.slice.elts if isinstance(n.slice, ast.Tuple) else (n.slice,)
+        return self.at(n.value.id, tuple(index))
+
+    def at(self, name: str, index: tuple[ast.expr, ...]) -> ast.expr:
+        """An element, moved to where its buffer starts in its slot."""
+        parts = [self.visit(i) for i in index]
+        if column := self.text.column(name):
+            parts[-1] = ast.BinOp(ast.Constant(column), ast.Add(), parts[-1])
+        inside = parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Load())
+        return ast.Subscript(ast.Name(safe(name)), inside, ast.Load())
 
     def visit_Tuple(self, n: ast.Tuple) -> ast.expr:
         return ast.Tuple([self.visit(e) for e in n.elts], ast.Load())

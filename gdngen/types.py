@@ -54,6 +54,12 @@ def infer(node: ast.AST, name_type: Callable[[ast.Name | ast.Subscript], str], d
     `dtypes` maps the words that may stand in a cast to dtypes. Raises `ExprError`.
     """
 
+    def condition(n: ast.AST) -> str:
+        if walk(n) != "bool":
+            text = ast.unparse(n)
+            raise ExprError(n, f"a condition is meant here, not '{text[:40]}'", f"say {text[:40]} != 0")
+        return "bool"
+
     def walk(n: ast.AST) -> str:
         match n:
             case ast.Constant(value=bool()):
@@ -69,13 +75,12 @@ def infer(node: ast.AST, name_type: Callable[[ast.Name | ast.Subscript], str], d
             case ast.Name() | ast.Subscript():
                 return name_type(n)
             case ast.UnaryOp(op=ast.Not(), operand=x):
-                walk(x)
-                return "bool"
+                return condition(x)
             case ast.UnaryOp(operand=x):
                 return walk(x)
             case ast.BoolOp(values=parts):
                 for p in parts:
-                    walk(p)
+                    condition(p)
                 return "bool"
             case ast.Compare(left=left, comparators=rest):
                 promoted = walk(left)
@@ -95,7 +100,7 @@ def infer(node: ast.AST, name_type: Callable[[ast.Name | ast.Subscript], str], d
                     raise ExprError(to, "a dtype is meant here", f"one of: {' '.join(dtypes)}")
                 return dtypes[to.id]
             case ast.Call(func=ast.Name(id="where" | "select"), args=[c, a, b]):
-                walk(c)
+                condition(c)
                 return promote(walk(a), walk(b), n)
             case ast.Call(func=ast.Name(id=name), args=args):
                 promoted = walk(args[0])

@@ -4,83 +4,106 @@ A variant's name comes from what it is: dims, the dtypes that a spec leaves open
 value that differs from the spec's default. So a name is the same wherever it is rendered from.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePath
 
-from gdngen import model, spec as syntax
-from gdngen.errors import Report
-from gdngen.expr import ExprError, evaluate
+from gdngen import model
+from gdngen.errors import Report, did_you_mean
+from gdngen.expr import ExprError, Source, evaluate, names
 from gdngen.resolve import resolve, typed
+from gdngen.syntax import DTYPES, Choice, Spec
+
+ENOUGH = 1000  # statements looked at; after a mistake, further variants are not
 
 
-def kernels(spec: syntax.Spec, report: Report, settings: Mapping[str, str] = {}) -> tuple[model.Kernel, ...]:
+def kernels(spec: Spec, report: Report, settings: Mapping[str, str] = {}) -> tuple[model.Kernel, ...]:
     """Every variant, or those that `settings` (name -> value, as with --set) ask for.
 
     A setting picks among the spec's variants; where none has it, it is put into all of them.
     """
-    choices = chosen(spec, report, settings)
-    found = [(choice, resolve(spec, choice, report)) for choice in choices]
-    seen: dict[str, syntax.Choice] = {}
-    out = []
-    for choice, kernel in found:
-        if kernel is None:
-            continue
-        named = replace(kernel, module=module_name(spec, choice))
-        if named.module in seen:
+    seen: dict[str, Choice] = {}
+    out, work = [], 0
+    for choice in chosen(spec, report, settings):
+        name = module_name(spec, choice)
+        if name in seen:
             report.error(
                 choice.where,
-                f"two variants of one name, {named.module}",
-                f"the first is on line {seen[named.module].where.line}; take one of them out",
+                f"two variants of one name, {name}",
+                f"the first is on line {seen[name].where.line}; take one of them out",
             )
             continue
-        seen[named.module] = choice
-        out.append(named)
-    if out and not any(k.stages for k in out):
-        report.error(spec.where, "no variant has a statement to render")
-    _unused(spec, out, report)
+        if work > ENOUGH and report.errors():
+            return tuple(out)
+        seen[name] = choice
+        kernel = resolve(spec, choice, report)
+        if kernel is None:
+            continue
+        work += sum(1 for _ in kernel.leaves())
+        if not kernel.stages and spec.stages:
+            what = f"variant {name} has nothing to do: every statement is left out by its 'when'"
+            report.error(choice.where, what, "exclude it under variants, with where")
+        out.append(replace(kernel, module=name))
+    if spec.stages and not any(s.body for s in spec.stages):
+        report.error(spec.stages[0].where, "no stage has a statement", "stages: {load: [{copy: x -> y}]}")
+    if len(out) == len(seen):
+        _check_used(spec, out, report)
     return tuple(out)
 
 
-def chosen(spec: syntax.Spec, report: Report, settings: Mapping[str, str]) -> list[syntax.Choice]:
+def chosen(spec: Spec, report: Report, settings: Mapping[str, str]) -> list[Choice]:
     """The combinations asked for, filtered by `where`; those listed under `also` need no filter."""
-    kept = [c for c in spec.choices if _passes(spec, c, report)]
+    kept = [c for c in spec.choices if not c.filtered or _passes(spec, c, report)]
     if settings:
         picked = [c for c in kept if all(dict(c.values).get(k) == v for k, v in settings.items())]
         if picked:
             return picked
-        names = {d.text for d in spec.dims} | {k.text for k, _ in (*spec.dtypes, *spec.options)}
-        changed: dict[tuple, syntax.Choice] = {}
+        declared = {d.text for d in spec.dims} | {k.text for k, _ in (*spec.dtypes, *spec.options)}
+        changed: dict[tuple, Choice] = {}
         for c in kept or spec.choices:
-            values = {k: v for k, v in c.values if k in names} | dict(settings)
-            key = tuple(sorted(values.items()))
-            changed.setdefault(key, replace(c, values=tuple(values.items())))
+            values = {k: v for k, v in c.values if k in declared} | dict(settings)
+            changed.setdefault(tuple(sorted(values.items())), replace(c, values=tuple(values.items())))
         return list(changed.values())
-    if not kept and not report.errors():
+    if not kept and spec.choices:
         where = spec.filters[0].where() if spec.filters else spec.where
         report.error(where, "no variant passes 'where'", "widen the lists under forall, or the filter")
     return kept
 
 
-def _passes(spec: syntax.Spec, choice: syntax.Choice, report: Report) -> bool:
-    values = {k: typed(v) for k, v in choice.values}
-    if "" not in values:
+def _passes(spec: Spec, choice: Choice, report: Report) -> bool:
+    values = {d: d for d in DTYPES}
+    values |= {k.text: v for k, v in spec.dtypes if v is not None}
+    values |= {k.text: typed(words[0]) for k, words in spec.options}
+    values |= {k: typed(v) for k, v in choice.values}
+    return all(_holds(source, values, report) for source in spec.filters)
+
+
+def _holds(source: Source, values: Mapping, report: Report) -> bool:
+    """The filter's value; a filter with a mistake keeps every variant."""
+    unknown = [n for n in names(source.node) if n.id not in values and n.id not in ("true", "false")]
+    for n in unknown:
+        near = did_you_mean(n.id, values)
+        report.error(
+            source.where(n),
+            f"unknown name '{n.id[:40]}' in the filter of variants{near}",
+            "a filter is made of the dims, dtypes and options that variants name",
+        )
+    if unknown:
         return True
-    for source in spec.filters:
-        try:
-            if not evaluate(source.node, values):
-                return False
-        except ExprError as e:
-            report.error(source.where(e.node), f"in the filter of variants: {e.what}")
-            return True
-    return True
+    try:
+        return bool(evaluate(source.node, values))
+    except ExprError as e:
+        report.error(source.where(e.node), f"in the filter of variants: {e.what}", e.hint)
+        return True
 
 
-def module_name(spec: syntax.Spec, choice: syntax.Choice) -> str:
-    """For example prepare_c64_k128_v128_float16 of prepare.yaml."""
+def module_name(spec: Spec, choice: Choice) -> str:
+    """For example prepare_c64_k128_v128_float16 of prepare.yaml: letters, digits and _ only."""
     values = dict(choice.values)
     dims = [d.text for d in spec.dims]
-    parts = [PurePath(spec.file).stem.replace("-", "_").replace(".", "_")]
+    stem = PurePath(spec.file).stem
+    parts = [f"spec_{stem}" if stem[:1].isdigit() else stem]
     parts += [f"{short}{values.get(d, '')}" for d, short in zip(dims, short_names(dims))]
     parts += [values.get(k.text, "") for k, default in spec.dtypes if default is None]
     for key, default in spec.dtypes:
@@ -89,7 +112,7 @@ def module_name(spec: syntax.Spec, choice: syntax.Choice) -> str:
     for key, words in spec.options:
         if values.get(key.text, words[0]) != words[0]:
             parts += [key.text, values[key.text]]
-    return "_".join(p.lower() for p in parts if p)
+    return re.sub(r"[^a-z0-9]+", "_", "_".join(p for p in parts if p).lower()).strip("_")
 
 
 def short_names(dims: list[str]) -> list[str]:
@@ -98,12 +121,21 @@ def short_names(dims: list[str]) -> list[str]:
     return short if len(set(short)) == len(short) else [d.lower() for d in dims]
 
 
-def _unused(spec: syntax.Spec, kernels: list[model.Kernel], report: Report) -> None:
-    """A buffer or tensor that no variant touches is a mistake in the spec."""
-    if report.errors() or not kernels:
-        return
+def _check_used(spec: Spec, kernels: list[model.Kernel], report: Report) -> None:
+    """A buffer or tensor that no variant touches is a mistake, and so is a size that nothing gives."""
     used = {name for k in kernels for s in k.statements() for name in model.touched(s)}
+    broken: set[str] = set()
+    if report.errors():  # whatever a mistake mentions counts as used
+        broken = {w for stage in spec.stages for s in stage.body for w in s.words}
     for kind, declared in (("buffer", spec.buffers), ("tensor", spec.tensors)):
         for d in declared:
-            if d.name not in used:
+            if d.name not in used and not d.faulty and d.name not in broken:
                 report.error(d.where, f"{kind} '{d.name}' is never used", "use it, or take it out")
+    sides = {getattr(s.node, "id", "") for t in spec.tensors for s in t.shape}
+    for size in spec.runtime:
+        if size.text not in sides and not any(t.faulty for t in spec.tensors):
+            report.error(
+                size.where,
+                f"nothing says how large '{size.text}' is: it is the side of no tensor",
+                "use it as a side of a tensor, or make it a dim",
+            )

@@ -1,0 +1,36 @@
+# make          set up .venv and render every kernel
+# make test     run the tests (no GPU needed; what needs one is skipped)
+# make test-all the long sweeps too: every kernel lowered and run
+# make regen    fail unless generated/ is exactly what the specs render
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist worksteal -q
+
+.PHONY: all render test test-all regen clean
+
+all: render
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt torch==2.13.0 -e '.[run,test]'
+	touch $@
+
+render: $(READY)
+	$(VENV)/bin/gdngen render
+
+test: $(READY)
+	$(PYTEST) -m "not long"
+
+test-all: $(READY)
+	$(PYTEST)
+
+regen: $(READY)
+	$(VENV)/bin/gdngen check --full
+	$(VENV)/bin/gdngen render
+	@test -z "$$(git status --porcelain -- generated)" || \
+	  { git status --short -- generated; git diff -- generated; \
+	    echo "generated/ is not what is committed: commit what 'gdngen render' wrote"; exit 1; }
+
+clean:
+	rm -rf $(VENV) .cache .pytest_cache .hypothesis

@@ -1,0 +1,56 @@
+"""Finds generated kernels by what they are, from the manifest beside them."""
+
+import importlib.util
+import json
+import sys
+from functools import cache
+from pathlib import Path
+
+GENERATED = Path(__file__).resolve().parent.parent / "generated"
+
+
+@cache
+def manifest(root: Path = GENERATED) -> dict[str, dict]:
+    return json.loads((root / "manifest.json").read_text())
+
+
+def entries(spec: str, policy: str | None, target: str | None, values: dict, root: Path = GENERATED):
+    """Paths of the kernels that fit, and of all kernels of the spec."""
+    of_spec = [p for p in manifest(root) if p.rpartition("/")[0] in (spec, f"examples/{spec}")]
+    fitting = [
+        p
+        for p in of_spec
+        if all(manifest(root)[p]["values"].get(k) == v for k, v in values.items())
+        and policy in (None, manifest(root)[p]["policy"])
+        and (target is None or target in manifest(root)[p]["targets"])
+    ]
+    return fitting, of_spec
+
+
+def find(spec: str, policy: str | None, target: str | None, values: dict, root: Path = GENERATED):
+    """The `@tilelang.jit` factory of the one kernel that fits; LookupError otherwise."""
+    fitting, of_spec = entries(spec, policy, target, values, root)
+    if len(fitting) > 1 and policy is None:  # the default policy's, where others are kept beside it
+        named = [p for p in fitting if not p.removesuffix(".py").endswith(manifest(root)[p]["policy"])]
+        fitting = named or fitting
+    if len(fitting) != 1:
+        asked = ", ".join(f"{k}={v}" for k, v in values.items()) or "anything"
+        listed = "\n  ".join(fitting or of_spec or sorted({p.rpartition("/")[0] for p in manifest(root)}))
+        what = f"{len(fitting)} kernels of" if fitting else "no kernel of" if of_spec else "no spec"
+        raise LookupError(f"{what} '{spec}' with {asked}; there is:\n  {listed}")
+    return load(root / fitting[0], manifest(root)[fitting[0]]["kernel"])
+
+
+def load(path: Path, kernel: str):
+    """Imports one generated module (once) and returns its factory."""
+    name = "gdngen_generated." + path.stem
+    if name not in sys.modules:
+        found = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(found)
+        sys.modules[name] = module
+        try:
+            found.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return getattr(sys.modules[name], kernel)

@@ -1,0 +1,337 @@
+"""`gdngen`: the only place that prints or exits.
+
+Exit codes: 0 fine, 1 a check failed, 2 a mistake in a spec or on the command line.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from gdngen import driver, plan as planning, tables, write
+from gdngen.devices import Device, device, devices
+from gdngen.errors import GdngenError, show
+from gdngen.lean import OBJECTIVES
+from gdngen.driver import Loaded, Module
+
+GENERATED = "generated"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; returns the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        return options.run(options)
+    except GdngenError as e:
+        print(e, file=sys.stderr)
+        return 2
+    except OSError as e:
+        if isinstance(e, BrokenPipeError):  # the reader, say `head`, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        print(f"error: {e.filename or ''}: {e.strerror}".replace(": :", ":"), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gdngen", description="Specs of Gated DeltaNet kernels -> planned, checked TileLang source."
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def command(name: str, run, text: str, specs: str = "*") -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(run=run)
+        made.add_argument("specs", nargs=specs, type=Path, metavar="SPEC", help="default: all of specs/")
+        made.add_argument(
+            "--set", action="append", default=[], metavar="NAME=VALUE", type=_setting,
+            help="pick the variants with this dim, dtype or option, or make one that the spec doesn't list",
+        )  # fmt: skip
+        made.add_argument(
+            "--policy", choices=planning.POLICIES, default=planning.DEFAULT,
+            help=f"how storage is shared (default: {planning.DEFAULT})",
+        )  # fmt: skip
+        made.add_argument(
+            "--objective", choices=OBJECTIVES, default="blocks",
+            help="what lean puts right after fitting the device: blocks per SM, or the fewest bytes",
+        )  # fmt: skip
+        made.add_argument(
+            "--allow-reload", action="store_true", help="lean may read a tile from memory a second time"
+        )
+        return made
+
+    made = command("render", _render, "write the kernels of specs into generated/")
+    made.add_argument("-o", metavar="DIR", dest="out", help="write there instead; - prints")
+    made.add_argument("--target", action="append", default=[], help="plan for this target, not the spec's")
+    made.add_argument("--device", type=str, help="plan for this device, and refuse what doesn't fit it")
+
+    made = command("plan", _plan, "show who shares storage, in how many bytes")
+    made.add_argument("--device", type=str, help=f"one of: {' '.join(devices())}")
+    made.add_argument("--target", action="append", default=[], help="plan for this target, not the spec's")
+    made.add_argument("--json", action="store_true", help="the same as data")
+
+    made = command("check", _check, "is generated/ what the specs render? shows the difference")
+    made.add_argument("-o", metavar="DIR", dest="out", help="look there instead of generated/")
+    made.add_argument("--full", action="store_true", help="render everything, whatever was remembered")
+
+    made = command("verify", _verify, "run the kernels, compare with the right answer and the planned bytes")
+    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    made.add_argument("--target", action="append", default=[], help="lower for this target, not the spec's")
+    made.add_argument("--json", action="store_true", help="the same as data")
+    return parser
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise argparse.ArgumentTypeError(f"'{text}': NAME=VALUE is meant, say BC=64")
+    return name, value
+
+
+def _settings(options) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for name, value in options.set:
+        if given.setdefault(name, value) != value:
+            raise GdngenError(f"error: --set {name} is given twice, as {given[name]} and {value}")
+    return given
+
+
+def _specs(options) -> list[Path]:
+    found = options.specs or sorted(Path("specs").rglob("*.yaml"))
+    if not found:
+        raise GdngenError("error: no spec given, and there is no specs/*.yaml here")
+    for path in found:
+        if path.is_dir():
+            raise GdngenError(f"error: {path} is a folder\n  help: name a spec, say {path}/prepare.yaml")
+    return found
+
+
+def _load(options) -> list[Loaded]:
+    """Every spec, or one error that holds all specs' mistakes."""
+    loaded, wrong = [], []
+    for path in _specs(options):
+        try:
+            loaded.append(driver.load(path, _settings(options)))
+        except GdngenError as e:
+            wrong.append(str(e))
+    if wrong:
+        raise GdngenError("\n".join(wrong))
+    for one in loaded:
+        for warning in one.warnings:
+            print(show(warning, one.sources), file=sys.stderr)
+    return loaded
+
+
+def _wish(options) -> planning.Wish:
+    on = getattr(options, "device", None)
+    return planning.Wish(
+        policy=options.policy,
+        objective=options.objective,
+        allow_reload=options.allow_reload,
+        device=on if on in devices() else None,
+    )
+
+
+def _targets(options) -> list[str]:
+    given = list(options.target)
+    if getattr(options, "device", None) and options.device in devices():
+        given.append(device(options.device).target)
+    for target in given:
+        device(target)  # every target names a row
+    return given
+
+
+# -- render and check ------------------------------------------------------------------------------
+
+
+def _home(options) -> Path:
+    """The output folder: beside the `specs` folder of the first spec, or here."""
+    if options.out:
+        return Path(options.out)
+    first = _specs(options)[0]
+    root = driver.spec_root(first)
+    return (root.parent if root.name == "specs" else Path(".")) / GENERATED
+
+
+def _tree(root: Path, found: list[Module], everything: bool) -> dict[str, str]:
+    """All files of the output folder that these modules determine."""
+    files = {m.path: m.text for m in found} | driver.package_files(found)
+    entries = {m.path: driver.entry(m) for m in found}
+    if not everything:
+        folders = {m.path.rpartition("/")[0] for m in found}
+        have = json.loads(write.read(root / driver.MANIFEST) or "{}")
+        entries |= {p: e for p, e in have.items() if p.rpartition("/")[0] not in folders}
+    files[driver.MANIFEST] = json.dumps(entries, indent=1, sort_keys=True) + "\n"
+    files["__init__.py"] = f'{write.SIGNATURE}specs/; do not edit.\n"""Generated kernels."""\n'
+    return files
+
+
+def _render(options) -> int:
+    settings, everything = _settings(options), not options.specs and not options.set
+    loaded = _load(options)
+    special = settings or _wish(options) != planning.Wish() or options.target or options.device
+    if special and not options.out:
+        raise GdngenError(
+            "error: generated/ holds what the specs say; these options would render something else\n"
+            "  help: name a folder with -o DIR, or print with -o -"
+        )
+    if options.device and not _fits(options, loaded, device(options.device)):
+        return 1
+    found = driver.formatted(
+        [m for one in loaded for m in driver.modules(one, _wish(options), _targets(options))]
+    )
+    if options.out == "-":
+        print("\n\n".join(m.text for m in found), end="")
+        return 0
+    root = _home(options)
+    files = _tree(root, found, everything)
+    folders = [""] if everything else [] if settings else sorted({m.path.rpartition("/")[0] for m in found})
+    done = write.apply(root, write.changes(root, files, folders), files)
+    for change in done:
+        print(f"{'deleted' if change.kind == 'orphan' else 'wrote'} {change.path}")
+    print(f"{len(found)} kernels in {root}: {len(done)} files changed")
+    if everything and not options.out:
+        _remember(root)
+    return 0
+
+
+def _fits(options, loaded: list[Loaded], on: Device) -> bool:
+    wrong = []
+    for one in loaded:
+        for v in one.variants:
+            p = planning.plan(v.kernel, v.found, _wish(options), on.target)
+            if p.plan.asked > on.limit:
+                first, *rest = tables.peak_lines(v.kernel.module, p, on, one.variants, _wish(options))
+                wrong += ["error: " + first, *rest]
+    if wrong:
+        print("\n".join(wrong), file=sys.stderr)
+    return not wrong
+
+
+def _check(options) -> int:
+    root = _home(options)
+    plain = not (options.specs or options.set or options.out) and _wish(options) == planning.Wish()
+    if plain and not options.full and _remembered(root):
+        print(f"{root} is what the specs render (unchanged since the last check)")
+        return 0
+    loaded = _load(options)
+    found = driver.formatted([m for one in loaded for m in driver.modules(one, _wish(options))])
+    everything = not options.specs and not options.set
+    files = _tree(root, found, everything)
+    folders = [""] if everything else [] if options.set else sorted({m.path.rpartition("/")[0] for m in found})
+    wrong = write.changes(root, files, folders)
+    for change in wrong:
+        print(f"{change.kind}: {change.path}\n{change.diff}", end="" if change.diff else "\n")
+    if wrong:
+        named = " ".join(map(str, options.specs))
+        print(f"{root} is not what the specs render; to mend it: gdngen render {named}".rstrip())
+        if any(c.kind == "orphan" for c in wrong):
+            print("an orphan that does not bear gdngen's header stays until you delete it")
+        return 1
+    print(f"{root} is what the specs render: {len(found)} kernels")
+    if plain:
+        _remember(root)
+    return 0
+
+
+def _fingerprint(root: Path) -> str:
+    """Everything that a render reads and writes: specs, gdngen itself, templates and the output."""
+    package = Path(__file__).parent
+    inputs = [p for p in package.iterdir() if p.suffix in (".py", ".yaml")]
+    inputs += driver.render.TEMPLATES.rglob("*.jinja")
+    inputs += root.parent.joinpath("specs").rglob("*.yaml")
+    outputs = [p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    return driver.fingerprint([p.resolve() for p in [*inputs, *outputs]])
+
+
+def _memory(root: Path) -> Path:
+    return root.parent / ".cache" / "gdngen" / "check"
+
+
+def _remembered(root: Path) -> bool:
+    return write.read(_memory(root)) == _fingerprint(root)
+
+
+def _remember(root: Path) -> None:
+    write.replace(_memory(root), _fingerprint(root))
+
+
+# -- plan ------------------------------------------------------------------------------------------
+
+
+def _plan(options) -> int:
+    on = device(options.device) if options.device else None
+    loaded, wish = _load(options), _wish(options)
+    rows, lines = [], []
+    for one in loaded:
+        for v in one.variants:
+            for target in _targets(options) or v.kernel.targets:
+                where = on or device(target)
+                plans = tables.overview(v, wish, target)
+                rows.append(tables.plan_row(v, plans, wish, where))
+                if on and not rows[-1]["fits"]:
+                    lines += tables.peak_lines(v.kernel.module, plans[wish.policy], on, one.variants, wish)
+    if options.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        _print_plan(options, rows)
+        if lines:
+            print("\n" + "\n".join(lines))
+    return 1 if lines else 0
+
+
+def _print_plan(options, rows: list[dict]) -> None:
+    headings = ["variant", "target", *planning.POLICIES, "asked", "lower bound", "fits", "blocks/SM"]
+    limits = sorted({f"{r['device']} {r['limit']:,}" for r in rows})
+    body = []
+    for r in rows:
+        storage = [f"{r['storage'][p]:,}" for p in planning.POLICIES]
+        asked = f"{r['asked']:,}" + ("*" if r["compiler_merging"] == "on" else " ")
+        fits = "yes" if r["fits"] else "no"
+        blocks = str(r["blocks_per_sm"])
+        body.append([r["variant"], r["target"], *storage, asked, f"{r['lower_bound']:,}", fits, blocks])
+    print(tables.table(headings, body, left=2))
+    print(f"\nBytes of shared memory a block; asked under --policy {options.policy}. Limits: {', '.join(limits)}.")
+    if any(r["compiler_merging"] == "on" for r in rows):
+        print("* the compiler's own merging stays on: it asks for less than the slots would")
+    for line in tables.sentences(rows):
+        print(line)
+
+
+# -- verify ----------------------------------------------------------------------------------------
+
+
+def _verify(options) -> int:
+    from gdngen import sweep
+
+    settings = _settings(options)
+    plain = not settings and not options.target and _wish(options) == planning.Wish()
+    loaded, wrong = _load(options), 0
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder))
+        verdicts = []
+        for n, (job, verdict) in enumerate(sweep.run(jobs, options.device), 1):
+            verdicts.append(verdict)
+            wrong += not verdict.ok
+            if not options.json:
+                print(f"[{n}/{len(jobs)}] {sweep.line(job, verdict)}", flush=True)
+                for problem in verdict.problems():
+                    print(f"    {problem}")
+    if options.json:
+        print(json.dumps([v.json() for v in verdicts], indent=1))
+    elif verdicts:
+        for note in dict.fromkeys(note for v in verdicts for note in v.notes):
+            print(f"note: {note}")
+        print(f"{len(jobs) - wrong} of {len(jobs)} kernels are right on {options.device}")
+        if plain:
+            print("these texts are what generated/ holds if `gdngen check` says so")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""The one way that data flows, end to end: spec files -> kernels -> plans -> modules' text.
+
+`generated/` mirrors `specs/`: specs/prepare.yaml gives generated/prepare/*.py, one file a variant, and
+one a target where plans differ so much that the text does. `manifest.json` lists them all.
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gdngen import checks, format, plan as planning, render, spec, syntax
+from gdngen.analysis import Analysis
+from gdngen.errors import Diagnostic, GdngenError, Report, did_you_mean
+from gdngen.model import Kernel
+from gdngen.plan import Planned, Wish
+
+MANIFEST = "manifest.json"
+FEW = 4  # files that one process formats faster than two
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A variant that passed every check, with its analysis in the author's order."""
+
+    kernel: Kernel
+    found: Analysis
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A spec's variants and the warnings found on the way."""
+
+    path: Path
+    variants: tuple[Checked, ...]
+    warnings: tuple[Diagnostic, ...]
+    sources: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Module:
+    """A file to be: its path below the output folder, its text, and what it is of."""
+
+    path: str
+    planned: Planned
+    text: str
+
+
+def load(path: Path, settings: Mapping[str, str] = {}) -> Loaded:
+    """Reads and checks a spec; raises `SpecError` with every mistake in it."""
+    report = Report()
+    parsed = spec.parse(_read(path), path.as_posix(), report)
+    if parsed is None:
+        report.stop()
+    known = {d.text for d in parsed.dims} | {k.text for k, _ in (*parsed.dtypes, *parsed.options)}
+    for name in settings:
+        if name not in known:
+            raise GdngenError(
+                f"error: --set {name}: {path} has no such dim, dtype or option{did_you_mean(name, known)}\n"
+                f"  help: it has {' '.join(sorted(known))}"
+            )
+    checked = tuple(Checked(*found) for found in checks.check(parsed, report, settings))
+    report.stop()
+    return Loaded(path, checked, tuple(report.warnings()), report.sources)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise GdngenError(f"error: {path} is not UTF-8 text") from None
+    except OSError as e:
+        raise GdngenError(f"error: {path}: {e.strerror.lower()}") from None
+
+
+def plans(v: Checked, wish: Wish, targets: Iterable[str] = ()) -> tuple[Planned, ...]:
+    """The variant's plans; targets whose plans make the same text stand together."""
+    groups: dict[tuple, list[Planned]] = {}
+    for target in targets or v.kernel.targets:
+        p = planning.plan(v.kernel, v.found, wish, target)
+        groups.setdefault((p.plan.slots, p.plan.merged, p.plan.changes), []).append(p)
+    return tuple(replace(g[0], plans=tuple(p.plan for p in g)) for g in groups.values())
+
+
+def module_names(v: Checked, groups: tuple[Planned, ...], wish: Wish) -> list[str]:
+    """File names without suffix: the policy is named where it is not the default, and the targets of
+    every text but the first."""
+    base = v.kernel.module + (f"_{wish.policy}" if wish.policy != planning.DEFAULT else "")
+    return [
+        base if i == 0 else "_".join([base, *(p.target for p in g.plans)]) for i, g in enumerate(groups)
+    ]
+
+
+def modules(loaded: Loaded, wish: Wish, targets: Iterable[str] = ()) -> list[Module]:
+    """Every file that a spec renders, unformatted."""
+    folder = output_folder(loaded.path)
+    out = []
+    for v in loaded.variants:
+        groups = plans(v, wish, targets)
+        for name, planned in zip(module_names(v, groups, wish), groups):
+            named = replace(planned, kernel=replace(planned.kernel, spec=spec_name(loaded.path)))
+            out.append(Module(f"{folder}/{name}.py", named, render.render(named)))
+    return out
+
+
+def formatted(found: list[Module]) -> list[Module]:
+    """The modules with their final text; several are formatted side by side."""
+    texts = [(m.text, m.path) for m in found]
+    if len(found) <= FEW:
+        done = [format.formatted(*t) for t in texts]
+    else:
+        with ProcessPoolExecutor() as pool:
+            done = list(pool.map(format.formatted, *zip(*texts), chunksize=4))
+    return [replace(m, text=text) for m, text in zip(found, done)]
+
+
+def spec_root(path: Path) -> Path:
+    """The folder `specs` that holds a spec, or the spec's own folder."""
+    parents = path.resolve().parents
+    return next((p for p in parents if p.name == "specs"), parents[0])
+
+
+def spec_name(path: Path) -> str:
+    """The spec as files name it: from the folder that holds `specs`, so the same on every machine."""
+    root = spec_root(path)
+    inside = path.resolve().relative_to(root).as_posix()
+    return f"specs/{inside}" if root.name == "specs" else inside
+
+
+def output_folder(path: Path) -> str:
+    """Where a spec's files go, below the output folder: 'prepare', 'examples/matmul'."""
+    inside = path.resolve().relative_to(spec_root(path)).with_suffix("").as_posix()
+    parts = [p.replace("-", "_").replace(".", "_") for p in inside.split("/")]
+    for part in parts:
+        if not syntax.NAME.match(part):
+            raise GdngenError(
+                f"error: {path}: '{part}' can't name a folder of modules\n"
+                "  help: a spec's file name is a letter, then letters, digits and _"
+            )
+    return "/".join(parts)
+
+
+def package_files(found: list[Module]) -> dict[str, str]:
+    """The `__init__.py` of every folder."""
+    out = {}
+    for m in found:
+        folder = m.path.rpartition("/")[0]
+        spec = m.planned.kernel.spec
+        out[f"{folder}/__init__.py"] = f'{render.header(spec, "# ")}\n"""Kernels of {spec}."""\n'
+    return out
+
+
+def entry(m: Module) -> dict:
+    """What the manifest says of a module."""
+    kernel = m.planned.kernel
+    return {
+        "spec": kernel.spec,
+        "kernel": kernel.name,
+        "policy": m.planned.plan.policy,
+        "targets": {p.target: {"dynamic": p.dynamic, "static": p.static} for p in m.planned.plans},
+        "values": dict(kernel.values) | dict(kernel.dtypes),
+    }
+
+
+def fingerprint(paths: Iterable[Path]) -> str:
+    """A hash of files' names and contents."""
+    digest = hashlib.sha256(sys.version.encode())
+    for path in sorted(paths):
+        digest.update(path.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,61 @@
+// What the parts of the machine share: the launch, its memory, and what was found.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "machine.h"
+
+namespace emu {
+
+struct Launch {
+  Index grid, threads;
+  int thread_count;
+  size_t shared_bytes;
+  int order;        // 0: warps and lanes ascending, 1: descending, others: shuffled by this seed
+  bool late;        // asynchronous copies land at the wait for them, not at their issue
+  int skipped_site; // a wait to leave out, or -1
+};
+extern Launch launch;
+
+// The thread whose fiber runs, within its block.
+int current_thread();
+
+// --- memory that a kernel may touch --------------------------------------------------------------
+
+// Shared memory or one tensor. All regions but static shared memory lie in one arena with guard
+// zones between them, so that an access just outside a region hits nothing else and can be named.
+struct Region {
+  std::string name;  // "shared", "static shared", or the tensor's parameter
+  unsigned char* begin;
+  size_t bytes;
+  bool shared;
+  bool holds(const void* at) const { return size_t((const unsigned char*)at - begin) < bytes; }
+};
+extern std::vector<Region> regions;  // regions[0] is dynamic shared memory
+
+// Places `names` of `sizes` bytes in the arena after dynamic shared memory; their order is kept.
+void lay_out(const std::vector<std::string>& names, const std::vector<size_t>& sizes);
+// The region of an address, the nearest one for an address in a guard zone (`inside` false), or
+// null for memory that is the thread's own.
+const Region* find_region(const void* at, bool& inside);
+
+// --- findings ------------------------------------------------------------------------------------
+
+// Findings of one kind between the same two places in the code are one, with a growing byte range.
+struct Found {
+  const char* kind;
+  const Region* region;     // null where no memory is concerned
+  long low, high;           // bytes of the region, [low, high)
+  const void *caller, *other_caller;
+  int thread, other_thread; // -1: none
+  const char* note;
+};
+void report(const Found& found);
+void report_access(const char* kind, const void* at, size_t bytes, const void* caller,
+                   const char* note);
+// Writes the findings out and ends the process.
+[[noreturn]] void finish(int status);
+
+}  // namespace emu

@@ -1,0 +1,64 @@
+"""Deletes every wait of a kernel in turn and asks whether the emulator notices.
+
+One build serves all: a run can leave out a numbered wait. What no run notices is redundant, because
+the race detector is exact on the path that ran: with the wait gone, some other barrier still orders
+every two accesses of different threads to one byte of which one is a write, no copy is used before
+it has been waited for, and the results are the same.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .compiling import Emulated
+from .findings import Finding
+from .running import COPIES, run
+from .source import Site
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A kernel without one wait. `findings` are what was noticed, in the first run that did."""
+
+    site: Site
+    findings: tuple[Finding, ...]
+    runs: int
+
+    @property
+    def caught(self) -> bool:
+        return bool(self.findings)
+
+    @property
+    def reason(self) -> str:
+        """The kinds of fault noticed, or why nothing is."""
+        if self.caught:
+            return ", ".join(dict.fromkeys(finding.kind for finding in self.findings))
+        return f"redundant: no conflict is left unordered without it, in {self.runs} runs"
+
+
+def mutate(
+    emulated: Emulated,
+    tensors: dict[str, Any],
+    grid: tuple[int, ...],
+    check: Callable[[dict[str, Any]], Iterable[Finding]] = lambda outputs: (),
+    orders: Iterable[int] = (0, 1),
+    sites: Iterable[Site] | None = None,
+) -> list[Mutant]:
+    """One mutant for each of `sites`, by default every wait; `check` judges a run's outputs.
+
+    Every order is tried with either model of asynchronous copies until one run notices.
+    """
+    has_copies = any("cp_async_wait" in site.statement for site in emulated.kernel.sites)
+    runs = [(order, copies) for order in orders for copies in COPIES[: 1 + has_copies]]
+    mutants = []
+    for site in emulated.kernel.sites if sites is None else sites:
+        findings: tuple[Finding, ...] = ()
+        tried = 0
+        for order, copies in runs:
+            result = run(emulated, tensors, grid, order=order, copies=copies, skip=site.number)
+            findings = (*result.findings, *check(result.outputs))
+            tried += 1
+            if findings:
+                break
+        mutants.append(Mutant(site, findings, tried))
+    return mutants

@@ -1,0 +1,390 @@
+"""Policy `lean`: the program is chosen along with its storage.
+
+Over every legal order of statements, in-place updates, slots with slices and tenants side by side,
+strips of map + gemm + store chains and, if allowed, second loads: first what fits the device, then the
+most blocks per SM, then the fewest departures from the author's program, then the fewest bytes
+(objective `bytes` puts those right after fitting). Last, stores of fragments go through idle tiles.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gdngen import order as orders, rewrite, slots as packing, storage
+from gdngen.analysis import Analysis, analyse
+from gdngen.devices import Device
+from gdngen.model import Branch, Copy, Gemm, Kernel, Leaf, Loop, Statement, leaves, touched
+from gdngen.order import Best, Block
+from gdngen.storage import Slot
+from gdngen.rewrite import Chain, Change
+
+OBJECTIVES = ("blocks", "bytes")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What no legal order can go below, and how far the plan is from it; bytes.
+
+    live    least live bytes over all legal orders of the chosen program
+    bound   the same by classes of storage that don't mix: no assignment of slots is below it
+    bytes   what the slots take
+    states  ideals of statements that the search went through; `exhausted` if it saw all
+    """
+
+    live: int
+    bound: int
+    bytes: int
+    states: int
+    exhausted: bool
+
+    @property
+    def optimal(self) -> bool:
+        return self.exhausted and self.bytes == self.bound
+
+
+@dataclass(frozen=True)
+class Lean:
+    """A chosen program with its analysis, its slots, its proof and what was changed.
+
+    `asked` is what the lowered kernel asks for, alignment included.
+    """
+
+    kernel: Kernel
+    found: Analysis
+    slots: tuple[Slot, ...]
+    asked: int
+    proof: Proof
+    changes: tuple[Change, ...]
+
+    @property
+    def departures(self) -> int:
+        return sum(c.kind != "in place" for c in self.changes)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a plan is for. `registers` a thread, where they are known."""
+
+    target: str
+    device: Device
+    objective: str = "blocks"
+    allow_reload: bool = False
+    registers: int | None = None
+
+    def blocks(self, asked: int, threads: int) -> int:
+        return self.device.blocks_per_sm(asked, threads, self.registers)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A program whose statements may be ordered: its block, and its least storage over all orders."""
+
+    kernel: Kernel
+    changes: tuple[Change, ...]
+    block: Block
+    least: Best
+
+
+def plan(kernel: Kernel, wish: Wish) -> Lean:
+    """The best program for the wish; its kernel is the author's with `changes` applied."""
+    candidates = [
+        Candidate(program, changes, block, least)
+        for program, changes in programs(kernel, wish.allow_reload)
+        if (block := block_of(program)) and (least := orders.least(block))
+    ]
+    candidates.sort(key=lambda c: (c.least.bytes, len(c.changes)))
+    chosen = _tightest(candidates, wish)
+    if wish.objective == "blocks" and chosen.asked <= wish.device.limit:
+        chosen = _easiest(candidates, chosen, wish)
+    return _stage_out(_proven(chosen, candidates))
+
+
+def _tightest(candidates: list[Candidate], wish: Wish) -> Lean:
+    """Fewest bytes, then fewest departures; a candidate whose bound is no better need not be tried."""
+    best: Lean | None = None
+    for c in candidates:
+        if best and (c.least.bytes, len(c.changes)) >= (best.proof.bytes, best.departures):
+            continue
+        made = _made(c, orders.fewest_moves(c.block, c.least.bytes) or c.least, wish)
+        if best is None or (made.proof.bytes, made.departures) < (best.proof.bytes, best.departures):
+            best = made
+    return best
+
+
+def _easiest(candidates: list[Candidate], tightest: Lean, wish: Wish) -> Lean:
+    """As many blocks per SM as the tightest plan has, with the fewest departures, then bytes."""
+    threads = tightest.kernel.threads
+    goal = wish.blocks(tightest.asked, threads)
+    ceiling = _ceiling(tightest.asked, goal, wish, threads)
+    best = tightest
+    for c in sorted(candidates, key=lambda c: len(c.changes)):
+        if c.least.bytes > ceiling or len(c.changes) > best.departures:
+            continue
+        for most in (ceiling, ceiling - 1024):  # alignment may add to the slots' own bytes
+            eased = orders.fewest_moves(c.block, most)
+            made = eased and _made(c, eased, wish)
+            if made and wish.blocks(made.asked, threads) >= goal:
+                if (made.departures, made.asked) < (best.departures, best.asked):
+                    best = made
+                break
+    return best
+
+
+def _ceiling(least: int, goal: int, wish: Wish, threads: int) -> int:
+    """The most bytes that still give `goal` blocks per SM."""
+    low, high = least, wish.device.limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if wish.blocks(middle, threads) >= goal:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _made(c: Candidate, best: Best, wish: Wish) -> Lean:
+    """The candidate in an order, with its slots."""
+    moved = set(orders.moves(best.order))
+    program = rewrite.reordered(c.kernel, best.order, moved) if moved else c.kernel
+    found = analyse(program)
+    slots = packing.pack(program, found)
+    said = c.changes + tuple(_moved(c.kernel, program, u) for u in best.order if u in moved)
+    said += tuple(_in_place(program, slots, found))
+    own, merging = storage.layouts(program, slots, wish.target)
+    proof = Proof(0, c.least.bytes, sum(s.bytes for s in slots), c.least.states, c.least.proven)
+    return Lean(program, found, slots, min(own.dynamic, merging.dynamic) + own.static, proof, said)
+
+
+def _proven(made: Lean, candidates: list[Candidate]) -> Lean:
+    """The plan with its proof over all candidates: the least storage of any, and the states seen."""
+    best = candidates[0]
+    live = orders.least(_one_class(best.block))
+    outside = sum(b.bytes for b in best.kernel.shared() if b.name in analyse(best.kernel).private)
+    proof = replace(
+        made.proof,
+        live=live.bytes + outside,
+        bound=best.least.bytes + outside,
+        states=sum(c.least.states for c in candidates) + live.states,
+        exhausted=live.proven and all(c.least.proven for c in candidates),
+    )
+    return replace(made, proof=proof)
+
+
+def _in_place(kernel: Kernel, slots: tuple[Slot, ...], found: Analysis) -> Iterator[Change]:
+    """What is computed in place of what, where the plan makes use of it."""
+    home = storage.homes(slots)
+    for leaf in found.order:
+        for source, target in packing.inplace_pairs(leaf, kernel):
+            if home[source] == home[target] and {source, target} <= found.live[leaf.id]:
+                yield Change("in place", f"{target} is computed in place of {source}", (source, target))
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+def programs(kernel: Kernel, allow_reload: bool) -> Iterator[tuple[Kernel, tuple[Change, ...]]]:
+    """The author's program, the same with its chains in strips, and, if asked, with second loads."""
+    for program, changes in _stripped(kernel):
+        yield program, changes
+        if allow_reload:
+            yield from _reloaded(program, changes)
+
+
+def _stripped(kernel: Kernel) -> Iterator[tuple[Kernel, tuple[Change, ...]]]:
+    """Every chain in the widest strips below each limit, its own loads whole or in strips too."""
+    yield kernel, ()
+    found = list(rewrite.chains(kernel))
+    legal = {c.gemm.id: rewrite.widths(c, kernel) for c in found}
+    for limit in sorted({w for sizes in legal.values() for w in sizes}, reverse=True):
+        for with_loads in (False, True):
+            cut = [
+                (chain if with_loads else replace(chain, loads=()), width)
+                for chain in found
+                for width in legal[chain.gemm.id]
+                if width <= limit < chain.gemm.mnk[1]
+            ]
+            widest = {chain.gemm.id: (chain, width) for chain, width in reversed(cut)}
+            if with_loads and not any(chain.loads for chain, _ in widest.values()):
+                continue
+            program = kernel
+            for chain, width in widest.values():
+                program = rewrite.in_strips(program, chain, width)
+            if widest:
+                yield program, tuple(_strips(chain, width) for chain, width in widest.values())
+
+
+def _strips(chain: Chain, width: int) -> Change:
+    names = [load.dst.name for load in chain.loads] + [chain.gemm.b.name, chain.gemm.c.name]
+    text = f"{', '.join(names)} in strips of {width} of {chain.gemm.mnk[1]} columns"
+    return Change("strips", text, tuple(names))
+
+
+def _reloaded(kernel: Kernel, changes: tuple[Change, ...]) -> Iterator[tuple[Kernel, tuple[Change, ...]]]:
+    """Every tile that one copy loads and several statements read, loaded again before a later reader."""
+    body = kernel.statements()
+    for load in body:
+        if not isinstance(load, Copy) or kernel.tensor(load.src.name) is None:
+            continue
+        name = load.dst.name
+        buffer = kernel.buffer(name)
+        writers = [s for s in body if name in {a.name for leaf in leaves(s) for a in leaf.writes()}]
+        readers = [s for s in body if name in touched(s) and s is not load]
+        if buffer is None or buffer.scope != "shared" or writers != [load]:
+            continue
+        for later in readers[1:]:
+            text = f"{name} loaded again before line {later.where.line}: {buffer.bytes:,} bytes more traffic a block"
+            yield rewrite.reload(kernel, name, later.id), changes + (Change("reload", text, (name,)),)
+
+
+# -- orders of one program -------------------------------------------------------------------------
+
+
+def _moved(before: Kernel, after: Kernel, unit: int) -> Change:
+    s = before.statements()[unit]
+    now = next(x for x in after.statements() if x.id == s.id)
+    names = tuple(n for n in touched(s))
+    what = _what(s)
+    body = after.statements()
+    place = body.index(now)
+    ahead = f"before line {body[place + 1].where.line}" if place + 1 < len(body) else "to the end"
+    return Change("moved", f"{what} (line {s.where.line}) moved from '{s.stage}' to '{now.stage}', {ahead}", names)
+
+
+def _what(s: Statement) -> str:
+    if isinstance(s, Copy):
+        return f"copy {s.src.name} -> {s.dst.name}"
+    if isinstance(s, Gemm):
+        return f"gemm into {s.c.name}"
+    if isinstance(s, Leaf):
+        return f"write of {', '.join(dict.fromkeys(a.name for a in s.writes()))}"
+    return f"{'loop' if isinstance(s, Loop) else 'branch'} over {', '.join(touched(s))}"
+
+
+def block_of(kernel: Kernel) -> Block:
+    """The kernel's statements as a block to be ordered; what pipelined loops load is left out."""
+    body = kernel.statements()
+    found = analyse(kernel)
+    touches = [frozenset(touched(s)) for s in body]
+    writes = [rewrite.written(s) for s in body]
+    shared = [b for b in kernel.shared() if b.name not in found.private]
+    fragments = [b for b in kernel.buffers if b.scope == "fragment"]
+    classes = list(dict.fromkeys(packing.class_of(b) for b in shared))
+    users = {b.name: _mask(i for i, t in enumerate(touches) if b.name in t) for b in shared + fragments}
+    local = {n for n, users_of in users.items() if _inside_one(users_of, body)}
+    names = [b for b in shared + fragments if b.name not in local]
+    number = {b.name: i for i, b in enumerate(names)}
+    kind = tuple(classes.index(packing.class_of(b)) if b.scope == "shared" else -1 for b in names)
+    inplace = tuple(
+        tuple(
+            (number[a], number[b]) for a, b in packing.inplace_pairs(s, kernel) if a in number and b in number
+        )
+        for s in body
+    )
+    before = tuple(
+        _mask(i for i in range(u) if writes[i] & touches[u] or writes[u] & touches[i])
+        for u in range(len(body))
+    )
+    block = Block(
+        before=before,
+        users=tuple(users[b.name] for b in names),
+        kind=kind,
+        size=tuple(b.bytes for b in names),
+        inside=tuple(_inside(s, kernel, found, local, classes) for s in body),
+        inplace=inplace,
+        fixed=(0,) * len(classes),
+        registers=1 << 62,
+    )
+    return replace(block, registers=_author_registers(block))
+
+
+def _inside_one(users: int, body: tuple[Statement, ...]) -> bool:
+    """Whether one loop or branch is all that touches a buffer."""
+    return users & (users - 1) == 0 and not isinstance(body[users.bit_length() - 1], Leaf)
+
+
+def _one_class(block: Block) -> Block:
+    """The same block as if all storage mixed: its least peak is the least live bytes."""
+    return replace(
+        block,
+        kind=tuple(min(k, 0) for k in block.kind),
+        inside=tuple((sum(v),) for v in block.inside),
+        fixed=(sum(block.fixed),),
+    )
+
+
+def _mask(units) -> int:
+    out = 0
+    for u in units:
+        out |= 1 << u
+    return out
+
+
+def _inside(s: Statement, kernel: Kernel, found: Analysis, local: set[str], classes) -> tuple[int, ...]:
+    """Peak per class of the buffers that live only inside a loop or branch."""
+    peaks = [0] * len(classes)
+    if isinstance(s, Leaf):
+        return tuple(peaks)
+    for leaf in leaves(s):
+        now = [0] * len(classes)
+        for name in sorted(found.live[leaf.id] & local):
+            b = kernel.buffer(name)
+            if b.scope == "shared":
+                now[classes.index(packing.class_of(b))] += b.bytes
+        for source, target in packing.inplace_pairs(leaf, kernel):
+            if {source, target} <= local and source not in found.after[leaf.id]:
+                now[classes.index(packing.class_of(kernel.buffer(target)))] -= kernel.buffer(target).bytes
+        peaks = [max(a, b) for a, b in zip(peaks, now)]
+    return tuple(peaks)
+
+
+def _author_registers(block: Block) -> int:
+    """Most fragment bytes live at once in the author's order: no order may need more."""
+    most = done = 0
+    for unit in range(len(block.before)):
+        now = 0
+        for users, kind, size in zip(block.users, block.kind, block.size):
+            if kind < 0 and (users >> unit & 1 or (users & done and users & ~done)):
+                now += size
+        most, done = max(most, now), done | 1 << unit
+    return most
+
+
+# -- stage-out -------------------------------------------------------------------------------------
+
+
+def _stage_out(made: Lean) -> Lean:
+    """Stores of fragments through tiles that are idle: a shared tile's stores are wide, a fragment's
+    are not. Only where it costs no bytes."""
+    for store in [s for s in made.kernel.leaves() if isinstance(s, Copy)]:
+        fragment, tensor = made.kernel.buffer(store.src.name), made.kernel.tensor(store.dst.name)
+        if fragment is None or tensor is None or fragment.scope != "fragment" or not store.src.whole:
+            continue
+        if store.dst.shape != fragment.shape or len(fragment.shape) != 2:
+            continue
+        made = _through_idle(made, store) or made
+    return made
+
+
+def _through_idle(made: Lean, store: Copy) -> Lean | None:
+    kernel = made.kernel
+    tile = rewrite.fresh(kernel, f"{store.dst.name}_out")
+    program = rewrite.staged(kernel, store, tile)
+    found = analyse(program)
+    buffer = program.buffer(tile)
+    for slot in sorted(made.slots, key=lambda s: (s.shape != buffer.shape, -_last(found, s))):
+        if slot.dtype != buffer.dtype or slot.shape[:-1] != buffer.shape[:-1]:
+            continue
+        if slot.shape[-1] < buffer.shape[-1] or any(found.interfere(t, tile) for t in slot.tenants):
+            continue
+        columns = {t: slot.column(t) for t in slot.tenants} | {tile: 0}
+        tenants = tuple(sorted(columns, key=found.span))
+        starts = tuple(columns[t] for t in tenants)
+        host = Slot(slot.shape, slot.dtype, tenants, starts if any(starts) else ())
+        where = f"{store.dst.name} leaves through {slot.name}, idle by then"
+        change = Change("staged", where, (tile,))
+        slots = tuple(host if s is slot else s for s in made.slots)
+        return replace(made, kernel=program, found=found, slots=slots, changes=made.changes + (change,))
+    return None
+
+
+def _last(found: Analysis, slot: Slot) -> int:
+    return max(found.span(t)[1] for t in slot.tenants)

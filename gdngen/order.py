@@ -1,0 +1,248 @@
+"""Orders of statements: which are legal, which needs the least storage, which moves the fewest.
+
+A block is a list of units (statements; a loop or branch is one unit) with dependences. An order is
+legal if it keeps every pair of units of which one writes what the other touches. States of the search
+are ideals: sets of units that can have run; what is live after an ideal doesn't depend on the order
+inside it, so a few hundred states stand for all orders of a kernel.
+
+Storage comes in classes that don't mix (dtype and height of a tile), so a state's cost is the peak of
+each class, and states keep Pareto sets of peaks. The least sum of peaks over all legal orders is a
+lower bound for every assignment of slots, and the search says how many states it took.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+Vector = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block to be ordered. Buffers and units are numbered; sets are bit masks.
+
+    before     per unit: units that must run before it
+    users      per buffer: units that touch it
+    kind       per buffer: its class, or -1 for a fragment
+    size       per buffer: bytes
+    inside     per unit: peak per class of what lives only inside it
+    inplace    per unit: (source, target) pairs: the target may take the source's storage
+    fixed      bytes per class that live throughout
+    registers  most fragment bytes live at once that an order may need
+    """
+
+    before: tuple[int, ...]
+    users: tuple[int, ...]
+    kind: tuple[int, ...]
+    size: tuple[int, ...]
+    inside: tuple[Vector, ...]
+    inplace: tuple[tuple[tuple[int, int], ...], ...]
+    fixed: Vector
+    registers: int
+
+    @property
+    def classes(self) -> int:
+        return len(self.fixed)
+
+    def touched(self, unit: int) -> tuple[int, ...]:
+        return tuple(b for b, users in enumerate(self.users) if users >> unit & 1)
+
+
+@dataclass(frozen=True)
+class Best:
+    """An order with its peaks, and what the search did: `proven` if it saw every state."""
+
+    order: tuple[int, ...]
+    peaks: Vector
+    states: int
+    proven: bool
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.peaks)
+
+
+class _Costs:
+    """Cost of running a unit after an ideal; remembered, since orders meet in the same states."""
+
+    def __init__(self, block: Block):
+        self.block = block
+        self.touched = [block.touched(u) for u in range(len(block.before))]
+        self.known: dict[tuple[int, int], Vector | None] = {}
+        self.live: dict[int, tuple[Vector, int]] = {}
+
+    def base(self, done: int) -> tuple[Vector, int]:
+        """Bytes per class and fragment bytes that are live after an ideal."""
+        found = self.live.get(done)
+        if found is None:
+            block = self.block
+            classes, registers = list(block.fixed), 0
+            for users, kind, size in zip(block.users, block.kind, block.size):
+                if users & done and users & ~done:
+                    if kind < 0:
+                        registers += size
+                    else:
+                        classes[kind] += size
+            found = self.live[done] = tuple(classes), registers
+        return found
+
+    def step(self, done: int, unit: int) -> Vector | None:
+        """Bytes per class while a unit runs after an ideal; None where fragments don't fit."""
+        key = done, unit
+        if key in self.known:
+            return self.known[key]
+        block = self.block
+        live, registers = self.base(done)
+        classes = list(live)
+        for b in self.touched[unit]:
+            if not block.users[b] & done:
+                if block.kind[b] < 0:
+                    registers += block.size[b]
+                else:
+                    classes[block.kind[b]] += block.size[b]
+        after, taken = done | 1 << unit, 0
+        for source, target in block.inplace[unit]:
+            last = not block.users[source] & ~after
+            fresh = not block.users[target] & done
+            if last and fresh and not taken >> source & 1 and not taken >> target & 1:
+                classes[block.kind[target]] -= block.size[target]
+                taken |= 1 << source | 1 << target
+        for c, extra in enumerate(block.inside[unit]):
+            classes[c] += extra
+        fits = registers <= block.registers
+        cost = self.known[key] = tuple(classes) if fits else None
+        return cost
+
+    def free(self, done: int, unit: int) -> bool:
+        """Whether a unit brings nothing new to life: then running it at once is never worse."""
+        return all(self.block.users[b] & done for b in self.touched[unit]) and not any(self.block.inside[unit])
+
+
+def ready(block: Block, done: int) -> list[int]:
+    return [
+        u for u, before in enumerate(block.before) if not done >> u & 1 and not before & ~done
+    ]
+
+
+def least(block: Block, limit: int = 200_000, ceiling: int | None = None) -> Best | None:
+    """The order with the least sum of peaks, over all legal orders unless `limit` states are met.
+
+    None if no order stays at or below `ceiling` bytes.
+    """
+    costs, n = _Costs(block), len(block.before)
+    start = (tuple(block.fixed), (), 0)
+    level: dict[int, list[tuple[Vector, tuple, int]]] = {0: [start]}
+    ceiling = _author_sum(block, costs) if ceiling is None else ceiling
+    states, proven = 0, True
+    for _ in range(n):
+        following: dict[int, list[tuple[Vector, tuple, int]]] = {}
+        for done, labels in level.items():
+            states += 1
+            units = ready(block, done)
+            units = next(([u] for u in units if costs.free(done, u) and costs.step(done, u)), units)
+            for unit in units:
+                cost = costs.step(done, unit)
+                if cost is None:
+                    continue
+                into = following.setdefault(done | 1 << unit, [])
+                for peaks, path, moved in labels:
+                    joined = tuple(map(max, peaks, cost))
+                    if sum(joined) <= ceiling:
+                        _keep(into, (joined, (path, unit), moved))
+        level = {k: v for k, v in following.items() if v}
+        if states > limit:
+            proven = False
+            level = dict(sorted(level.items(), key=lambda kv: min(sum(v[0]) for v in kv[1]))[:2000])
+    ends = level.get((1 << n) - 1, [])
+    if not ends:
+        return None
+    peaks, path, _ = min(ends, key=lambda label: (sum(label[0]), label[0]))
+    return Best(_unwind(path), peaks, states, proven)
+
+
+def fewest_moves(block: Block, ceiling: int, limit: int = 60_000) -> Best | None:
+    """The order that moves the fewest units, with a sum of peaks of at most `ceiling`; then least bytes.
+
+    A unit that keeps its place relative to the others that keep theirs is not moved.
+    """
+    costs, n = _Costs(block), len(block.before)
+    full, states = (1 << n) - 1, 0
+    # moves -> (ideal, last unmoved unit) -> Pareto labels
+    level: dict[tuple[int, int], list[tuple[Vector, tuple, int]]] = {(0, -1): [(tuple(block.fixed), (), 0)]}
+    for _ in range(n):
+        following: dict[tuple[int, int], list[tuple[Vector, tuple, int]]] = {}
+        for (done, last), labels in level.items():
+            states += len(labels)
+            for unit in ready(block, done):
+                cost = costs.step(done, unit)
+                if cost is None:
+                    continue
+                for peaks, path, moved in labels:
+                    joined = tuple(map(max, peaks, cost))
+                    if sum(joined) > ceiling:
+                        continue
+                    if unit > last:
+                        key = done | 1 << unit, unit
+                        _keep_moves(following.setdefault(key, []), (joined, (path, unit), moved))
+                    key = done | 1 << unit, last
+                    _keep_moves(following.setdefault(key, []), (joined, (path, unit), moved + 1))
+        level = following
+        if states > limit:
+            best = sorted(level.items(), key=lambda kv: min((v[2], sum(v[0])) for v in kv[1]))
+            level = dict(best[:500])
+    ends = [label for (done, _), labels in level.items() if done == full for label in labels]
+    if not ends:
+        return None
+    peaks, path, _ = min(ends, key=lambda label: (label[2], sum(label[0]), _unwind(label[1])))
+    return Best(_unwind(path), peaks, states, states <= limit)
+
+
+def moves(order: Sequence[int]) -> tuple[int, ...]:
+    """The fewest units that have to move to make this order of the author's: all but a longest
+    increasing run."""
+    best: list[tuple[int, tuple[int, ...]]] = []
+    for i, unit in enumerate(order):
+        longest = max((b for j, b in enumerate(best) if order[j] < unit), default=(0, ()))
+        best.append((longest[0] + 1, longest[1] + (unit,)))
+    kept = max(best, default=(0, ()))[1]
+    return tuple(u for u in order if u not in kept)
+
+
+def _author_sum(block: Block, costs: _Costs) -> int:
+    peaks, done = list(block.fixed), 0
+    for unit in range(len(block.before)):
+        cost = costs.step(done, unit)
+        peaks = [max(a, b) for a, b in zip(peaks, cost or peaks)]
+        done |= 1 << unit
+    return sum(peaks)
+
+
+def _keep(labels: list, new: tuple) -> None:
+    """Adds a label unless one there is as good in every class; drops those that it beats."""
+    for old in labels:
+        if all(a <= b for a, b in zip(old[0], new[0])):
+            return
+    labels[:] = [old for old in labels if not all(a <= b for a, b in zip(new[0], old[0]))]
+    labels.append(new)
+
+
+def _keep_moves(labels: list, new: tuple) -> None:
+    for old in labels:
+        if old[2] <= new[2] and all(a <= b for a, b in zip(old[0], new[0])):
+            return
+    labels[:] = [
+        old for old in labels if not (new[2] <= old[2] and all(a <= b for a, b in zip(new[0], old[0])))
+    ]
+    labels.append(new)
+
+
+def _unwind(path: tuple) -> tuple[int, ...]:
+    out = []
+    while path:
+        path, unit = path
+        out.append(unit)
+    return tuple(reversed(out))
+
+
+def author_peaks(block: Block) -> Mapping[str, int]:
+    """Sum of peaks of the author's order, by name for a table."""
+    return {"author": _author_sum(block, _Costs(block))}

@@ -1,0 +1,53 @@
+"""Registers a thread of a kernel takes: as the compiler reported them, else estimated.
+
+`registers.json` is written by `gdngen registers`, which lowers the generated kernels and asks nvcc.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from gdngen.model import BYTES, Buffer, Kernel
+
+BASE = 96  # what the kernels here take besides their fragments: addresses, swizzles, loop state
+MOST = 255
+
+
+@dataclass(frozen=True)
+class Registers:
+    """Registers a thread; `recorded` says that a compiler reported them."""
+
+    count: int
+    recorded: bool
+
+
+@cache
+def table() -> Mapping[str, Mapping[str, int]]:
+    """Module -> target -> registers a thread."""
+    return json.loads(files("gdngen").joinpath("registers.json").read_text())
+
+
+def registers(kernel: Kernel, target: str) -> Registers:
+    """The recorded count of a variant on a target, else `BASE` and its largest live fragments."""
+    recorded = table().get(kernel.module, {}).get(target)
+    if recorded:
+        return Registers(recorded, True)
+    return Registers(min(MOST, BASE + fragment_registers(kernel)), False)
+
+
+def fragment_registers(kernel: Kernel) -> int:
+    """32-bit registers a thread for the most fragment bytes that one statement needs at once."""
+    fragments: dict[str, Buffer] = {b.name: b for b in kernel.buffers if b.scope == "fragment"}
+    order = list(kernel.leaves())
+    spans: dict[str, tuple[int, int]] = {}
+    for i, leaf in enumerate(order):
+        for a in leaf.reads() + leaf.writes():
+            if a.name in fragments:
+                spans[a.name] = (spans.get(a.name, (i, i))[0], i)
+    live = [
+        sum(fragments[n].bytes for n, (first, last) in spans.items() if first <= i <= last)
+        for i in range(len(order))
+    ]
+    return max(live, default=0) // (BYTES["float32"] * kernel.threads)

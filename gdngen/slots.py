@@ -1,0 +1,179 @@
+"""Slots for one order of statements: tiles of one class packed into as few columns as can be.
+
+Buffers of one dtype and height may share columns when their lives are disjoint, or be one tile when
+one is computed from the other in place. Packing widths over lifetimes is dynamic storage allocation;
+it is solved exactly for the few tiles of a kernel (best of all first-fit orders, stopped at the
+peak, which no packing beats). Tiles that overlap in columns then make one slot.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import permutations
+
+from gdngen import model
+from gdngen.analysis import Analysis
+from gdngen.model import Assign, Buffer, Kernel, Leaf, Raw
+from gdngen.storage import Slot
+
+Class = tuple[str, tuple[int, ...]]
+TRIES = 20_000  # first-fit orders of a class before the best so far is taken
+
+
+def class_of(b: Buffer) -> Class:
+    """Dtype and height: what tiles must agree in to share columns of one allocation."""
+    return b.dtype, b.shape[:-1]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Buffers that are one tile, each computed in place of the one before; `live` are statements."""
+
+    names: tuple[str, ...]
+    width: int
+    live: frozenset[int]
+    start: int
+
+
+def inplace_pairs(leaf: Leaf, kernel: Kernel) -> list[tuple[str, str]]:
+    """(source, target) where an element of target is computed from the same element of source alone.
+
+    Both are shared, of one shape and dtype, and all of the target is written.
+    """
+    if not isinstance(leaf, Assign) or not leaf.covers:
+        return []
+    target = kernel.buffer(leaf.name)
+    if target is None or target.scope != "shared":
+        return []
+    own = [model.ast.dump(i) for i in leaf.index]
+    out = []
+    for name in dict.fromkeys(a.name for a in leaf.reads()):
+        source = kernel.buffer(name)
+        if source is None or name == target.name or source.scope != "shared":
+            continue
+        alike = (source.shape, source.dtype) == (target.shape, target.dtype)
+        here = all([model.ast.dump(i) for i in a.index] == own for a in leaf.reads() if a.name == name)
+        if alike and here:
+            out.append((name, target.name))
+    return out
+
+
+def pack(kernel: Kernel, found: Analysis) -> tuple[Slot, ...]:
+    """Slots of all shared buffers, least bytes for this order."""
+    exact = {
+        a.name for leaf in kernel.leaves() if isinstance(leaf, Raw) for a in leaf.reads() + leaf.writes()
+    }
+    classes: dict[Class, list[Buffer]] = {}
+    slots = []
+    for b in kernel.shared():
+        if b.name in found.private or b.name in exact:
+            slots.append(Slot(b.shape, b.dtype, (b.name,)))
+        else:
+            classes.setdefault(class_of(b), []).append(b)
+    for (dtype, height), buffers in classes.items():
+        tiles = _tiles(kernel, buffers, found)
+        slots += _slots(tiles, _columns(tiles), dtype, height)
+    order = {b.name: i for i, b in enumerate(kernel.shared())}
+    return tuple(sorted(slots, key=lambda s: order[s.name]))
+
+
+def _tiles(kernel: Kernel, buffers: list[Buffer], found: Analysis) -> list[Tile]:
+    """Chains of in-place updates joined into tiles; other buffers are tiles of their own."""
+    at = {leaf.id: i for i, leaf in enumerate(found.order)}
+    live = {b.name: frozenset(i for i, s in found.live.items() if b.name in s) for b in buffers}
+    next_of: dict[str, str] = {}
+    for leaf in found.order:
+        for source, target in inplace_pairs(leaf, kernel):
+            if source not in live or target not in live or source in next_of or target in next_of.values():
+                continue
+            dead = source not in found.after[leaf.id] and live[source] & live[target] == {leaf.id}
+            if dead:
+                next_of[source] = target
+    tiles = []
+    for b in buffers:
+        if b.name in next_of.values():
+            continue
+        names = [b.name]
+        while names[-1] in next_of:
+            names.append(next_of[names[-1]])
+        lives = frozenset().union(*(live[n] for n in names))
+        if sum(len(live[n]) for n in names) - len(lives) > len(names) - 1:
+            tiles += [Tile((n,), b.shape[-1], live[n], min(at[i] for i in live[n])) for n in names]
+        else:
+            tiles.append(Tile(tuple(names), b.shape[-1], lives, min(at[i] for i in lives)))
+    return sorted(tiles, key=lambda t: (t.start, -t.width, t.names))
+
+
+def _columns(tiles: list[Tile]) -> list[int]:
+    """First column of each tile, for the least width in all."""
+    peak = max((sum(t.width for t in tiles if i in t.live) for i in _moments(tiles)), default=0)
+    best: tuple[int, list[int]] | None = None
+    for tries, order in enumerate(_orders(len(tiles), tiles)):
+        columns = _first_fit(tiles, order)
+        width = max(c + t.width for c, t in zip(columns, tiles))
+        if best is None or width < best[0]:
+            best = width, columns
+        if best[0] == peak or tries > TRIES:
+            break
+    return best[1] if best else []
+
+
+def _moments(tiles: list[Tile]) -> set[int]:
+    return {i for t in tiles for i in t.live}
+
+
+def _orders(n: int, tiles: list[Tile]) -> Iterable[tuple[int, ...]]:
+    """Good orders first: by start, by width, by length of life; then all of them."""
+    yield tuple(range(n))
+    yield tuple(sorted(range(n), key=lambda i: (-tiles[i].width, tiles[i].start)))
+    yield tuple(sorted(range(n), key=lambda i: -len(tiles[i].live)))
+    yield from permutations(range(n))
+
+
+def _first_fit(tiles: list[Tile], order: tuple[int, ...]) -> list[int]:
+    """Each tile in turn at a free place: where a dead tile of its width lay, if it need not grow the
+    slot, else the lowest."""
+    columns = [-1] * len(tiles)
+    for i in order:
+        tile = tiles[i]
+        busy = sorted(
+            (columns[j], columns[j] + tiles[j].width)
+            for j in range(len(tiles))
+            if columns[j] >= 0 and tiles[j].live & tile.live
+        )
+        lowest = 0
+        for start, stop in busy:
+            if start - lowest >= tile.width:
+                break
+            lowest = max(lowest, stop)
+        alike = [
+            (-tiles[j].start, columns[j])
+            for j in range(len(tiles))
+            if columns[j] >= 0 and tiles[j].width == tile.width and not tiles[j].live & tile.live
+        ]
+        for _, column in sorted(alike):
+            if all(stop <= column or start >= column + tile.width for start, stop in busy):
+                columns[i] = column
+                break
+        else:
+            columns[i] = lowest
+    return columns
+
+
+def _slots(tiles: list[Tile], columns: list[int], dtype: str, height: tuple[int, ...]) -> list[Slot]:
+    """Tiles that overlap in columns, directly or through others, make one slot."""
+    placed = sorted(zip(columns, tiles), key=lambda p: p[0])
+    groups: list[tuple[int, int, list[tuple[int, Tile]]]] = []
+    for column, tile in placed:
+        if groups and column < groups[-1][1]:
+            first, stop, inside = groups[-1]
+            groups[-1] = first, max(stop, column + tile.width), inside + [(column, tile)]
+        else:
+            groups.append((column, column + tile.width, [(column, tile)]))
+    out = []
+    for first, stop, inside in groups:
+        inside = sorted(inside, key=lambda p: p[1].start)
+        tenants = tuple(n for _, t in inside for n in t.names)
+        starts = tuple(c - first for c, t in inside for _ in t.names)
+        columns_of = starts if any(starts) else ()
+        out.append(Slot((*height, stop - first), dtype, tenants, columns_of))
+    return out

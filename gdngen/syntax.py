@@ -1,0 +1,149 @@
+"""A spec as written: its shape checked and its expressions parsed, but no name resolved yet.
+
+The tables say which keys and words the language has; the reference (docs/spec.md) lists the same,
+and a test compares them.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from gdngen.errors import Location
+from gdngen.expr import CONSTANTS, FUNCTIONS, Source
+from gdngen.tree import Scalar
+
+MAX_VARIANTS = 512
+MAX_STATEMENTS = 1000
+MAX_AXES = 6
+MAX_GRID = 3
+
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "bool")
+SCOPES = ("shared", "fragment", "local")
+ROLES = ("in", "out", "inout")
+SAMPLES = ("normal", "unit", "uniform", "decay", "index", "zeros")
+REDUCTIONS = ("max", "min", "sum", "absmax", "abssum")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
+WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]{0,63}\Z")  # a choice of an option, a target
+
+KEYS = {
+    "spec": "kernel doc dims runtime dtypes options variants tensors grid threads targets buffers "
+    "stages reference",
+    "variants": "forall where also",
+    "tensor": "role shape dtype doc sample when",
+    "buffer": "scope shape dtype live reuse doc when",
+    "copy": "copy",
+    "fill": "fill",
+    "gemm": "gemm",
+    "map": "map if do",
+    "repeat": "repeat do",
+    "loop": "loop do",
+    "pipelined": "pipelined stages do",
+    "reduce": "reduce axis",
+    "cumsum": "cumsum axis reverse",
+    "when": "when do else",
+    "raw": "raw reads writes",
+}
+
+# A `when` beside one of these is its condition; alone, with `do`, it is a statement.
+KINDS = ("copy", "fill", "gemm", "map", "repeat", "loop", "pipelined", "reduce", "cumsum", "raw")
+
+
+def is_reserved(name: str) -> bool:
+    """Whether the language itself has a name."""
+    return name in FUNCTIONS or name in CONSTANTS or name in DTYPES
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor in global memory: role, shape in the order of its layout, dtype (a name).
+
+    `faulty`, here and on a buffer: a part of it could not be read, so nothing follows from the rest.
+    """
+
+    name: str
+    where: Location
+    role: str
+    shape: tuple[Source, ...]
+    dtype: Scalar
+    doc: str = ""
+    sample: str = "normal"
+    when: Source | None = None
+    faulty: bool = False
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tile: scope, shape, dtype, declared lifetime (first and last stage), the author's alias."""
+
+    name: str
+    where: Location
+    scope: str
+    shape: tuple[Source, ...]
+    dtype: Scalar
+    live: tuple[Scalar, Scalar] | None = None
+    reuse: Scalar | None = None
+    doc: str = ""
+    when: Source | None = None
+    faulty: bool = False
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement as written. `kind` is its key; what `parts` holds depends on it:
+
+    copy fill          source, target          gemm    a, b, target, arrow
+    reduce             op, source, target, arrow, axis
+    cumsum             source, target, axis, reverse
+    map                axes (name, extent), guard; `body` assignments
+    assign             target, value           raw     lines, reads, writes
+    repeat             count; `body`           when    cond; `body`, `other`
+    loop pipelined     axis (name, extent), stages; `body`
+    broken             nothing: its mistake is reported, `words` are what it mentions
+    """
+
+    kind: str
+    where: Location
+    parts: dict[str, object] = field(default_factory=dict)
+    body: "tuple[Statement, ...]" = ()
+    other: "tuple[Statement, ...]" = ()
+    when: Source | None = None
+    words: tuple[str, ...] = ()  # every name in its text
+
+    def __getitem__(self, part: str):
+        return self.parts.get(part)
+
+
+@dataclass(frozen=True)
+class Stage:
+    name: str
+    where: Location
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One combination asked for: name -> value, and where it was. `filtered` by `where` or not."""
+
+    values: tuple[tuple[str, str], ...]
+    where: Location
+    filtered: bool = False
+
+
+@dataclass(frozen=True)
+class Spec:
+    file: str
+    kernel: str
+    where: Location
+    doc: str
+    dims: tuple[Scalar, ...]
+    runtime: tuple[Scalar, ...]
+    dtypes: tuple[tuple[Scalar, str | None], ...]
+    options: tuple[tuple[Scalar, tuple[str, ...]], ...]
+    choices: tuple[Choice, ...]
+    filters: tuple[Source, ...]
+    tensors: tuple[Tensor, ...]
+    grid: tuple[tuple[Scalar, Source], ...]
+    threads: Source | None
+    targets: tuple[Scalar, ...]
+    buffers: tuple[Buffer, ...]
+    stages: tuple[Stage, ...]
+    reference: str | None = None
