@@ -80,7 +80,7 @@ def analyse(kernel: Kernel) -> Analysis:
 
 
 def loaded(loop: Loop) -> Names:
-    """Buffers that a loop's copies fill from tensors."""
+    """Buffers that a loop's copies fill."""
     inside = [leaf for leaf in model.leaves(loop) if isinstance(leaf, model.Copy)]
     return frozenset(leaf.dst.name for leaf in inside)
 

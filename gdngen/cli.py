@@ -4,6 +4,7 @@ Exit codes: 0 fine, 1 a check failed, 2 a mistake in a spec or on the command li
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -74,6 +75,16 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--device", type=str, help=f"one of: {' '.join(devices())}")
     made.add_argument("--target", action="append", default=[], help="plan for this target, not the spec's")
     made.add_argument("--json", action="store_true", help="the same as data")
+
+    made.add_argument("--all-devices", action="store_true", help="blocks per SM on every known device")
+    made.add_argument(
+        "--compare-compiler", action="store_true",
+        help="beside the compiler's own merging, default and (lowered here, slow) aggressive",
+    )  # fmt: skip
+    made.add_argument("--no-lower", action="store_true", help="with it: leave the aggressive column out")
+    made.add_argument(
+        "--diff", nargs=2, choices=planning.POLICIES, metavar="POLICY", help="what the second does that the first doesn't"
+    )
 
     made = command("check", _check, "is generated/ what the specs render? shows the difference")
     made.add_argument("-o", metavar="DIR", dest="out", help="look there instead of generated/")
@@ -206,7 +217,7 @@ def _fits(options, loaded: list[Loaded], on: Device) -> bool:
         for v in one.variants:
             p = planning.plan(v.kernel, v.found, _wish(options), on.target)
             if p.plan.asked > on.limit:
-                first, *rest = tables.peak_lines(v.kernel.module, p, on, one.variants, _wish(options))
+                first, *rest = tables.peak_lines(p, on, one, v, _wish(options))
                 wrong += ["error: " + first, *rest]
     if wrong:
         print("\n".join(wrong), file=sys.stderr)
@@ -267,6 +278,13 @@ def _remember(root: Path) -> None:
 def _plan(options) -> int:
     on = device(options.device) if options.device else None
     loaded, wish = _load(options), _wish(options)
+    if options.compare_compiler:
+        return _compare(options, loaded, wish)
+    if options.diff:
+        return _diff(options, loaded, wish)
+    if options.all_devices:
+        print(tables.all_devices([v for one in loaded for v in one.variants], wish))
+        return 0
     rows, lines = [], []
     for one in loaded:
         for v in one.variants:
@@ -275,7 +293,7 @@ def _plan(options) -> int:
                 plans = tables.overview(v, wish, target)
                 rows.append(tables.plan_row(v, plans, wish, where))
                 if on and not rows[-1]["fits"]:
-                    lines += tables.peak_lines(v.kernel.module, plans[wish.policy], on, one.variants, wish)
+                    lines += tables.peak_lines(plans[wish.policy], on, one, v, wish)
     if options.json:
         print(json.dumps(rows, indent=1))
     else:
@@ -283,6 +301,33 @@ def _plan(options) -> int:
         if lines:
             print("\n" + "\n".join(lines))
     return 1 if lines else 0
+
+
+def _compare(options, loaded: list[Loaded], wish: planning.Wish) -> int:
+    from gdngen import compare
+
+    variants = [v for one in loaded for v in one.variants]
+    with tempfile.TemporaryDirectory() as folder:
+        rows = compare.rows(variants, wish, _targets(options), not options.no_lower, Path(folder))
+    if options.json:
+        print(json.dumps([vars(r) for r in rows], indent=1))
+    else:
+        print(tables.comparison(rows))
+    return 1 if any(r.below for r in rows) else 0
+
+
+def _diff(options, loaded: list[Loaded], wish: planning.Wish) -> int:
+    from gdngen import compare
+
+    for one in loaded:
+        for v in one.variants:
+            for target in _targets(options) or v.kernel.targets:
+                both = [
+                    planning.plan(v.kernel, v.found, dataclasses.replace(wish, policy=p), target)
+                    for p in options.diff
+                ]
+                print("\n".join(compare.differences(v, *both)))
+    return 0
 
 
 def _print_plan(options, rows: list[dict]) -> None:

@@ -298,8 +298,8 @@ def write(choose: Choose) -> str:
     out += scribe.tensors.values()
     if not any(name.startswith("z_") for name in scribe.tensors):
         out[1] = "runtime: [T]"
-    text = "\n".join(line for lines in stages for line in lines)
-    out += ["buffers:", *(t.declared for t in scribe.tiles if f"{t.name}" in _words(text)), "stages:"]
+    words = _words("\n".join(line for lines in stages for line in lines))
+    out += ["buffers:", *(t.declared for t in scribe.tiles if t.name in words), "stages:"]
     for n, lines in enumerate(stages):
         out += [f"  s{n}:", *_inside(lines, 4)] if lines else []
     return "\n".join(out) + "\n"

@@ -101,7 +101,9 @@ def _run(planned: Kernel, addresses, sizes, seed, together, right, undefined: se
     except ExprError as e:
         return [Fault("malformed", e.what)]
     faults = [
-        f for f in machine.faults.values() if f.kind != "unwritten" or f.buffers[0] not in undefined
+        f
+        for f in machine.faults.values()
+        if f.kind not in ("unwritten", "clobbered") or f.buffers[0] not in undefined
     ]
     return faults + list(_differences(machine, right))
 

@@ -80,20 +80,20 @@ def asked_bytes(path: str | Path, target: str, reuse: Reuse | None = None) -> in
     return _lower(Path(path), target, REUSE[reuse] if reuse else {}).dynamic_bytes
 
 
-def cached_lower(path: str | Path, target: str) -> Lowered:
-    """`lower`, remembered by the text, the target and TileLang's version.
+def cached_lower(path: str | Path, target: str, reuse: Reuse | None = None) -> Lowered:
+    """`lower`, remembered by the text, the target and TileLang's version; `reuse` as in `asked_bytes`.
 
     Results lie in $GDNGEN_CACHE, or `.cache/gdngen` under the current directory.
     """
     version = importlib.metadata.version("tilelang")
-    key = "\0".join((Path(path).read_text(), target, version))
+    key = "\0".join((Path(path).read_text(), target, version, reuse or ""))
     folder = Path(os.environ.get("GDNGEN_CACHE") or Path(".cache") / "gdngen")
     entry = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
     try:
         return Lowered(**json.loads(entry.read_text()))
     except (OSError, ValueError, TypeError):
         pass  # absent, or not an entry of ours: make it anew
-    lowered = lower(path, target)
+    lowered = _lower(Path(path), target, REUSE[reuse] if reuse else {})
     folder.mkdir(parents=True, exist_ok=True)
     # Readers in other processes see a whole entry or none.
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:

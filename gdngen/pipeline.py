@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .compiler import Copy, Tile, is_modelled, is_tma
+from .instructions import Copy, Tile, is_modelled, is_tma
 
 BARRIER_BYTES = 8
 

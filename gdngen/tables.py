@@ -1,15 +1,18 @@
 """What the command line shows of plans: rows and sentences, no printing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gdngen import plan as planning
-from gdngen.devices import Device
-from gdngen.driver import Checked
+from gdngen.compare import Row
+from gdngen.devices import Device, devices
+from gdngen.driver import Checked, Loaded, load
+from gdngen.errors import GdngenError
 from gdngen.lean import Proof
+from gdngen.model import BYTES, Leaf
 from gdngen.plan import Plan, Planned, Wish
 from gdngen.registers import registers
-from gdngen.storage import Slot
+from gdngen.storage import Slot, homes
 
 
 def overview(v: Checked, wish: Wish, target: str) -> dict[str, Planned]:
@@ -100,15 +103,16 @@ def _proved(p: dict) -> str:
     return f"{least} ({searched}); {gap}"
 
 
-def peak_lines(name: str, p: Planned, on: Device, others: Iterable[Checked], wish: Wish) -> list[str]:
+def peak_lines(p: Planned, on: Device, spec: Loaded, v: Checked, wish: Wish) -> list[str]:
     """Why a plan does not fit: the peak, who lives there, and what would help, in bytes."""
     kernel, plan = p.kernel, p.plan
     sizes = {b.name: b.bytes for b in kernel.shared()}
-    bound, leaf = p.found.peak(sizes)
-    living = sorted((n for n in p.found.live[leaf.id] if n in sizes), key=lambda n: (-sizes[n], n))
+    leaf = max(p.found.order, key=lambda leaf: sum(sizes[n] for n in _living(p, leaf)))
+    living = sorted(_living(p, leaf), key=lambda n: (-sizes[n], n))
+    bound = sum(sizes[n] for n in living)
     reserved = f" ({on.block:,} less {on.reserved:,} reserved)" if on.reserved else ""
     lines = [
-        f"{name} does not fit {on.name}: it asks for {plan.asked:,} bytes, "
+        f"{v.kernel.module} does not fit {on.name}: it asks for {plan.asked:,} bytes, "
         f"{on.name} gives a block {on.limit:,}{reserved}",
         f"  the peak is in stage '{leaf.stage}', {kernel.spec}:{leaf.where.line}: {bound:,} bytes live at once",
     ]
@@ -116,27 +120,87 @@ def peak_lines(name: str, p: Planned, on: Device, others: Iterable[Checked], wis
     for n in living:
         first, last = p.found.stages(n)
         lines.append(f"    {n.ljust(width)}  {sizes[n]:>8,}  {first} .. {last}")
-    return lines + [f"  help: {h}" for h in _helps(name, plan, on, others, wish)]
+    if plan.proof:
+        lines.append(f"  no legal order of the program needs less than {plan.proof.live:,} live bytes")
+    return lines + [f"  help: {h}" for h in _helps(plan, on, spec, v, wish)]
 
 
-def _helps(name: str, plan: Plan, on: Device, others: Iterable[Checked], wish: Wish) -> list[str]:
-    """Other plans of the variant, and other variants, that fit; each with the bytes it asks for."""
-    out = []
-    for v in others:
-        if v.kernel.module == name:
-            for policy in planning.POLICIES:
-                for reload in (False, True) if policy == "lean" else (False,):
-                    other = replace(wish, policy=policy, allow_reload=reload, objective="bytes")
-                    asked = planning.plan(v.kernel, v.found, other, plan.target).plan.asked
-                    if asked <= on.limit:
-                        flags = f"--policy {policy}" + " --allow-reload" * reload
-                        out.append(f"{flags} asks for {asked:,} bytes")
-    fitting = [
-        (planning.plan(o.kernel, o.found, wish, plan.target).plan.asked, o.kernel.module) for o in others
-    ]
-    fitting = sorted((f for f in fitting if f[0] <= on.limit), reverse=True)
-    out += [f"{name} asks for {asked:,} bytes" for asked, name in fitting[:2]]
-    return out or [f"no variant here fits {on.name}: smaller dims or narrower tiles would"]
+def _living(p: Planned, leaf: Leaf) -> list[str]:
+    """Shared buffers live at a statement; of two that are one tile there, updated in place, the first."""
+    home = homes(p.plan.slots)
+    found: dict[tuple[str, int], str] = {}
+    for name in sorted(n for n in p.found.live[leaf.id] if n in home):
+        kept = found.setdefault(home[name], name)
+        found[home[name]] = min(kept, name, key=p.found.span)
+    return list(found.values())
+
+
+def _helps(plan: Plan, on: Device, spec: Loaded, v: Checked, wish: Wish) -> list[str]:
+    """What would fit, each planned: other policies, second loads, halved dims, narrower tiles."""
+    tries: list[tuple[str, Wish, Mapping[str, str]]] = []
+    if wish.policy != "lean" or wish.objective != "bytes":
+        tries.append(("--policy lean --objective bytes", replace(wish, policy="lean", objective="bytes"), {}))
+    again = replace(wish, policy="lean", objective="bytes", allow_reload=True)
+    tries.append(("--policy lean --objective bytes --allow-reload", again, {}))
+    own = {k: str(x) for k, x in v.kernel.values} | {k: x for k, x in v.kernel.dtypes}
+    for dim in v.kernel.dims:
+        half = int(own[dim]) // 2
+        tries.append((f"--set {dim}={half}", wish, {dim: str(half)}))
+    narrow = {d for d in dict(v.kernel.dtypes).values() if BYTES[d] == 2}
+    for name, dtype in v.kernel.dtypes:
+        for other in sorted(narrow) if BYTES[dtype] > 2 else ():
+            tries.append((f"--set {name}={other}", wish, {name: other}))
+    fits, above = [], []
+    for said, how, changed in tries:
+        asked = _asked(spec, {**own, **changed}, how, plan.target) if changed else None
+        if not changed:
+            asked = planning.plan(v.kernel, v.found, how, plan.target).plan.asked
+        if asked is not None and asked < plan.asked:
+            (fits if asked <= on.limit else above).append(f"{said} asks for {asked:,} bytes")
+    short = [f"{text}, still too many" for text in above]
+    return fits or short or [f"no smaller plan is known for {on.name}"]
+
+
+def _asked(spec: Loaded, values: Mapping[str, str], wish: Wish, target: str) -> int | None:
+    """Bytes of the spec's kernel with these values, or None where it has none."""
+    try:
+        made = load(spec.path, values).variants
+    except GdngenError:
+        return None
+    return planning.plan(made[0].kernel, made[0].found, wish, target).plan.asked if made else None
+
+
+def all_devices(variants: Iterable[Checked], wish: Wish) -> str:
+    """Blocks per SM of every variant on every device; 'no' where it does not fit."""
+    rows = []
+    for v in variants:
+        cells = []
+        for on in devices().values():
+            p = planning.plan(v.kernel, v.found, replace(wish, device=on.name), on.target).plan
+            count = on.blocks_per_sm(p.asked, v.kernel.threads, registers(v.kernel, on.target).count)
+            cells.append(str(count) if p.asked <= on.limit else "no")
+        rows.append([v.kernel.module, *cells])
+    return table(["variant", *devices()], rows)
+
+
+def comparison(rows: Iterable[Row]) -> str:
+    """The compiler's own merging beside the plan."""
+
+    def cell(n: int | None) -> str:
+        return "-" if n is None else f"{n:,}"
+
+    body = [
+        [
+            r.variant, r.target, cell(r.author), cell(r.author_aggressive), cell(r.order),
+            cell(r.order_aggressive), cell(r.planned), ", ".join(r.below) or "none",
+        ]
+        for r in rows
+    ]  # fmt: skip
+    headings = [
+        "variant", "target", "author's order", "aggressive", "planned order", "aggressive", "planned",
+        "compiler lower",
+    ]  # fmt: skip
+    return table(headings, body, left=2)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:

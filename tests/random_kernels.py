@@ -182,7 +182,7 @@ def lifetimes(seed: int) -> tuple[str, list[frozenset[str]], dict[str, int]]:
     """
     r = random.Random(seed)
     draft = Draft(config="")
-    draft.tensor("x", "[N]", "float32")
+    draft.tensor("x", "[B, N]", "float32")
     names = r.sample(["ab", "B2", "Cc", "d_", "Eq", "f9", "gz", "Hh", "K", "L_1"], r.randint(2, 9))
     sizes = {name: r.choice([128, 256, 384, 512, 1024, 1536, 2048]) for name in names}
     written: list[str] = []
@@ -192,7 +192,7 @@ def lifetimes(seed: int) -> tuple[str, list[frozenset[str]], dict[str, int]]:
         name = r.choice(names)
         read = [other for other in written if r.random() < 0.35][:2]
         count = min(sizes[other] for other in (name, *read))
-        value = " + ".join([*(f"{other}[i]" for other in read), "x[i]"])
+        value = " + ".join([*(f"{other}[i]" for other in read), "x[b, i]"])
         draft.lines += [
             f"{indent}for i in T.Parallel({count}):",
             f"{indent}    {name}[i] = {value}",
@@ -205,7 +205,7 @@ def lifetimes(seed: int) -> tuple[str, list[frozenset[str]], dict[str, int]]:
         name = r.choice(written)
         draft.lines += [
             f"{indent}for i in T.Parallel({sizes[name]}):",
-            f"{indent}    x[i + {r.randint(1, 9)}] = {name}[i]",
+            f"{indent}    x[b, i + {r.randint(1, 9)}] = {name}[i]",
         ]
         return {name}
 

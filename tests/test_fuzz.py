@@ -9,7 +9,11 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from specs import BASE, read
 
 SPECS = Path(__file__).parent.parent / "specs"
-TEXTS = [(SPECS / "prepare.yaml").read_text(), (SPECS / "examples" / "two_pass.yaml").read_text(), BASE]
+TEXTS = [
+    (SPECS / "prepare.yaml").read_text(),
+    (SPECS / "examples" / "two_pass.yaml").read_text(),
+    BASE,
+]
 SECONDS = 2.0
 
 TOKENS = re.findall(r"[A-Za-z_]\w*|\d+|->|\+>|\S", "".join(TEXTS))

@@ -25,7 +25,6 @@ COMMON = (
     "-gdwarf-4",
     "-w",
     "-fno-pie",
-    "-fno-threadsafe-statics",
     "-fno-strict-aliasing",
 )
 # The instrumentation calls the watcher before every load and store, whoever the watcher is.
@@ -49,7 +48,7 @@ def build(
     """Build a kernel from the CUDA that TileLang lowers for sm_80.
 
     `shared_bytes` is the dynamic shared memory that the launch asks for. `tsan` has ThreadSanitizer
-    watch instead of the emulator's own race detector. `kernel` names one where a source has several.
+    watch instead of the emulator's own race detector. `kernel` names one of several.
     Raises EmulatorError for an instruction that is not emulated, and where no compiler is at hand.
     """
     parsed = read_kernel(source, kernel)

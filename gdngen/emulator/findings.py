@@ -25,8 +25,8 @@ class Finding:
 
     `memory` is "shared", "static shared", a tensor's name, or "" where no memory is concerned.
     `low` and `high` bound the bytes concerned, [low, high) from the start of that memory.
-    `line` is the line of the generated CUDA, from 1, of the later access or of the wait; `other_line`
-    is a race's earlier access. 0 means unknown. Threads are linear in their block, -1 is unknown.
+    `line` is the line of the generated CUDA, from 1, of the later access or of the wait;
+    `other_line` is a race's earlier access. 0 means unknown. Threads are linear in their block, -1 is unknown.
     """
 
     kind: str

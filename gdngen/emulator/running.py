@@ -55,7 +55,7 @@ def run(
     `tensors` has a numpy array or torch CPU tensor for each pointer and an int for each number that
     the kernel takes; they are not changed. `order` runs warps and lanes ascending (0), descending
     (1) or shuffled by that seed. `copies` says when asynchronous copies land: at their issue
-    ("early") or at the wait for them ("late"). `skip` leaves out one waiting statement, by its site's number.
+    ("early") or at the wait for them ("late"). `skip` leaves out one wait, by its site's number.
     Raises EmulatorError for arguments that do not fit the kernel, and after `timeout` seconds.
     """
     kernel = emulated.kernel

@@ -47,6 +47,10 @@ _SIGNATURE = re.compile(
     r'extern "C" __global__ void __launch_bounds__\((\d+)[^)]*\)\s+(\w+)\(([^)]*)\)\s*\{'
 )
 _DYNAMIC_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
+_STATIC_SHARED = re.compile(
+    r"(?<!extern )__shared__ (?:__align__\((?P<align>\d+)\) )?"
+    r"(?P<type>[\w ]+) (?P<name>\w+)\[(?P<size>\d+)\];"
+)
 _VECTOR_ACCESS = re.compile(r"\*\((\w+)\*\)\(")
 _LOCAL_ARRAY = re.compile(r"^( *)(\w+ \w+\[\d+\];)")
 _WAIT = re.compile(
@@ -114,10 +118,21 @@ def _rewrite(source: str) -> tuple[str, tuple[Site, ...]]:
         if line.lstrip().startswith("#") and "#pragma" not in line:
             line = ""  # includes and compiler switches; the emulator brings its own
         line = _DYNAMIC_SHARED.sub(r"\1* const \2 = (\1*)emu::dynamic_shared();", line)
+        line = _STATIC_SHARED.sub(_bytes_of_static_shared, line)
         line = _LOCAL_ARRAY.sub(r"\1alignas(16) \2", line)  # as the device's compiler does
         line = _VECTOR_ACCESS.sub(r"*emu::aligned<\1>(", line)
         lines.append(_WAIT.sub(lambda match: _numbered(match, number, sites), line))
     return "\n".join(lines) + "\n", tuple(sites)
+
+
+def _bytes_of_static_shared(array: re.Match) -> str:
+    """Raw bytes and a pointer: an array of a class would be guarded as if it had a constructor."""
+    element, name = array["type"], array["name"]
+    return (
+        f"alignas({array['align'] or 16}) __shared__ uchar "
+        f"{name}_bytes[sizeof({element}) * {array['size']}]; "
+        f"{element}* const {name} = ({element}*){name}_bytes;"
+    )
 
 
 def _numbered(wait: re.Match, line: int, sites: list[Site]) -> str:

@@ -92,7 +92,8 @@ template <class Reducer, int threads, int axis, bool reverse> struct Scan2D {
     const int lines = axis == 1 ? rows : columns;
     for (int line = threadIdx.x / 32; line < lines; line += threads / 32) {
       if constexpr (axis == 1)
-        scan_line<Reducer, reverse>(from + line * from_stride, to + line * to_stride, columns, 1, 1);
+        scan_line<Reducer, reverse>(from + line * from_stride, to + line * to_stride, columns, 1,
+                                    1);
       else
         scan_line<Reducer, reverse>(from + line, to + line, rows, from_stride, to_stride);
     }

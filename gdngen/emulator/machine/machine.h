@@ -1,5 +1,4 @@
-// What a kernel may ask of the machine that runs it. The headers under cuda/ put CUDA's names on
-// it.
+// What a kernel may ask of the machine that runs it; cuda/*.h put CUDA's names on it.
 //
 // The machine runs one block at a time, a fiber for each CUDA thread, all on one thread of the
 // host. A fiber runs until it waits: at a barrier, or at an instruction that its whole warp takes

@@ -8,6 +8,7 @@
 // b is (t, g), (t+4, g).
 #include "../cuda/matrix.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "state.h"

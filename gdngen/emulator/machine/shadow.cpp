@@ -5,6 +5,7 @@
 // threads share it keeps the last write and the reads since that no later read has seen. Two
 // accesses by different threads, one a write, race unless a barrier orders them: no luck with
 // timing is needed.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
