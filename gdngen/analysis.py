@@ -42,7 +42,9 @@ class Analysis:
 
     def interfere(self, a: str, b: str) -> bool:
         return a != b and (
-            a in self.private or b in self.private or any(a in s and b in s for s in self.live.values())
+            a in self.private
+            or b in self.private
+            or any(a in s and b in s for s in self.live.values())
         )
 
     def meeting(self, a: str, b: str) -> Leaf | None:
@@ -66,7 +68,8 @@ def analyse(kernel: Kernel) -> Analysis:
     flow.forward(statements, frozenset())
     order = tuple(kernel.leaves())
     live = {
-        leaf.id: ((flow.before[leaf.id] | flow.after[leaf.id]) & flow.written[leaf.id]) | _used(leaf) & names
+        leaf.id: ((flow.before[leaf.id] | flow.after[leaf.id]) & flow.written[leaf.id])
+        | _used(leaf) & names
         for leaf in order
     }
     private: set[str] = set()
@@ -193,7 +196,9 @@ def _check_lifetime(kernel: Kernel, buffer: model.Buffer, found: Analysis, repor
 def _use(found: Analysis, name: str, stage: str) -> int:
     """Line of the first access to a buffer in a stage (of the stage's first statement if none)."""
     in_stage = [leaf for leaf in found.order if leaf.stage == stage]
-    lines = (a.where.line for leaf in in_stage for a in leaf.reads() + leaf.writes() if a.name == name)
+    lines = (
+        a.where.line for leaf in in_stage for a in leaf.reads() + leaf.writes() if a.name == name
+    )
     return next(lines, in_stage[0].where.line)
 
 

@@ -28,7 +28,9 @@ MAX_POINTS = 2**15  # of a map, when an index must be tried point by point
 Guards = tuple[ast.expr, ...]
 
 
-def outside(index: ast.expr, size: int, extent: int, scope: Scope, guards: Guards = ()) -> Range | None:
+def outside(
+    index: ast.expr, size: int, extent: int, scope: Scope, guards: Guards = ()
+) -> Range | None:
     """What `index` .. `index + size - 1` reach, if that may leave 0 .. extent - 1; else None."""
     guards = scope.guards + guards
     low, high = interval(index, scope.values, scope.ranges)

@@ -14,13 +14,12 @@ from gdngen.expr import (
     CONSTANTS,
     ExprError,
     Range,
-    Source,
     Value,
-    check,
     evaluate,
     interval,
     names,
 )
+from gdngen.source import Source
 from gdngen.syntax import DTYPES, is_reserved
 from gdngen.tree import Scalar
 
@@ -131,7 +130,9 @@ class Context:
     def writable(self, name: str, where: Location) -> None:
         tensor = self.tensors.get(name)
         if tensor and tensor.role == "in":
-            raise self.fail(where, f"'{name}' is an input; it can't be written", "role: out or inout")
+            raise self.fail(
+                where, f"'{name}' is an input; it can't be written", "role: out or inout"
+            )
 
     # -- values ------------------------------------------------------------------------------
 
@@ -186,7 +187,7 @@ class Context:
     def type_of(self, source: Source, node: ast.AST, scope: Scope) -> str:
         """The type of an expression; elements are read as their buffers' dtypes."""
         try:
-            check(node, scope.values)
+            types.check(node, scope.values)
             return types.infer(node, lambda n: self._name_type(source, n, scope), self.dtypes)
         except ExprError as e:
             raise self.fail(source.where(e.node), e.what, e.hint) from None

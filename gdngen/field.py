@@ -73,6 +73,19 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return out
 
 
+def inverse(packed: np.ndarray, block: int) -> np.ndarray:
+    """[n, block] -> [n, n]: (I + strictly lower part)^-1 of each of n // block diagonal blocks."""
+    out = np.zeros((packed.shape[0],) * 2, dtype=np.int64)
+    for first in range(0, packed.shape[0], block):
+        here = slice(first, first + block)
+        found = np.eye(block, dtype=np.int64)
+        for i in range(1, block):
+            found[i] = negate(product(packed[first + i : first + i + 1, :i], found[:i]))[0]
+            found[i, i] = 1
+        out[here, here] = found
+    return out
+
+
 @functools.cache
 def salt(name: str) -> int:
     """A number for a name, the same in every process."""

@@ -4,9 +4,9 @@ import ast
 from dataclasses import dataclass
 
 from gdngen.context import Context, Scope
-from gdngen.expr import Source
 from gdngen.model import BYTES, Region
 from gdngen.regions import region, shown
+from gdngen.source import Source
 from gdngen.syntax import Statement
 
 WARP = 32
@@ -43,7 +43,10 @@ def operand(cx: Context, source: Source, scope: Scope) -> tuple[Region, bool]:
 def check(cx: Context, s: Statement, o: Operands) -> tuple[int, int, int]:
     """m, n and k, once all is well."""
     _check_tiles(cx, s, o)
-    (m, k), (k2, n) = o.a.shape[:: -1 if o.transpose_a else 1], o.b.shape[:: -1 if o.transpose_b else 1]
+    (m, k), (k2, n) = (
+        o.a.shape[:: -1 if o.transpose_a else 1],
+        o.b.shape[:: -1 if o.transpose_b else 1],
+    )
     if k != k2 or (m, n) != o.c.shape:
         product = f"{shown((m, k))} @ {shown((k2, n))}"
         raise cx.fail(

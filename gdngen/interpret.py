@@ -29,6 +29,7 @@ from gdngen.model import (
     Raw,
     Reduce,
     Region,
+    Solve,
     Statement,
 )
 from gdngen.values import along, value, wide
@@ -189,6 +190,8 @@ class _Block:
                 turned = full.flip(s.axis) if s.reverse else full
                 total = turned.cumsum(s.axis)
                 self.put(s.dst, total.flip(s.axis) if s.reverse else total, values)
+            case Solve():
+                self.put(s.dst, _inverse(self.get(s.src, values), s.block), values)
             case Assign():
                 rank = len(s.axes)
                 points = {a.name: along(i, rank, a.extent) for i, a in enumerate(s.axes)}
@@ -245,6 +248,16 @@ class _Block:
 
     def value(self, node: ast.AST, values: dict) -> torch.Tensor:
         return value(node, values, self.load, self.named)
+
+
+def _inverse(packed: torch.Tensor, block: int) -> torch.Tensor:
+    """[n, block] -> [n, n]: the inverse of I + the strictly lower parts of n // block diagonal blocks."""
+    import torch
+
+    eye = torch.eye(block, dtype=torch.float64)
+    systems = packed.view(-1, block, block).tril(-1) + eye
+    found = torch.linalg.solve_triangular(systems, eye.expand_as(systems), upper=False, unitriangular=True)
+    return torch.block_diag(*found)
 
 
 def _inside(index: list[torch.Tensor], shape: tuple[int, ...]) -> torch.Tensor:

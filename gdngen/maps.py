@@ -4,8 +4,8 @@ import ast
 
 from gdngen import bounds, model, types
 from gdngen.context import Context, Scope, Stop
-from gdngen.expr import Source
 from gdngen.regions import check_rank, indices, span
+from gdngen.source import Source
 from gdngen.syntax import Statement
 
 MAX_EXTENT = 65536
@@ -42,7 +42,9 @@ def broken(cx: Context, s: Statement) -> model.Broken:
     return model.Broken(next(cx.ids), s.where, cx.stage, names)
 
 
-def _assign(cx: Context, s, guard: Source | None, read, axes, scope: Scope, group: int) -> model.Assign:
+def _assign(
+    cx: Context, s, guard: Source | None, read, axes, scope: Scope, group: int
+) -> model.Assign:
     target, value = s["target"], s["value"]
     name, index = _element(cx, target, target.node, scope)
     cx.writable(name, target.where())
@@ -73,7 +75,9 @@ def _assign(cx: Context, s, guard: Source | None, read, axes, scope: Scope, grou
         index=index,
         value=value.node,
         guard=guard.node if guard else None,
-        covers=guard is None and name in cx.buffers and bounds.covered(index, axes, cx.buffers[name].shape),
+        covers=guard is None
+        and name in cx.buffers
+        and bounds.covered(index, axes, cx.buffers[name].shape),
         used=tuple(used),
         group=group,
     )
@@ -104,7 +108,9 @@ def _element(cx: Context, source: Source, node: ast.AST, scope: Scope):
     return name, tuple(indices(node))
 
 
-def _elements(cx: Context, source: Source, node: ast.AST, scope: Scope, guards) -> list[model.Access]:
+def _elements(
+    cx: Context, source: Source, node: ast.AST, scope: Scope, guards
+) -> list[model.Access]:
     """Every element that an expression reads, bounds checked under the conditions around it."""
     if isinstance(node, ast.Subscript):
         name, index = _element(cx, source, node, scope)

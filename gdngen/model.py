@@ -229,6 +229,26 @@ class Cumsum(Leaf):
 
 
 @dataclass(frozen=True)
+class Solve(Leaf):
+    """dst [n, n] = blockdiag((I + strictLower(B_0))^-1, (I + strictLower(B_1))^-1, ...), 0 elsewhere.
+
+    src [n, block] holds the diagonal blocks one below the other: src[r, c] is entry
+    (r, r // block * block + c) of the matrix. Forward substitution in float32, then dst's dtype.
+    """
+
+    src: Region
+    dst: Region
+    block: int
+    block_text: str  # as the author wrote it
+
+    def reads(self):
+        return (_access(self.src),)
+
+    def writes(self):
+        return (_access(self.dst),)
+
+
+@dataclass(frozen=True)
 class Raw(Leaf):
     """TileLang lines, with declared reads and writes; a write may keep part of the old value."""
 

@@ -9,6 +9,8 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from gdngen import plan as planning
 from gdngen.addresses import addresses
 from gdngen.analysis import Analysis
@@ -88,12 +90,14 @@ def _has_where(node: ast.AST) -> bool:
 # -- bytes -----------------------------------------------------------------------------------------
 
 
-def taken(b: Buffer, a: Address) -> set[int]:
-    """Offsets of all bytes of a buffer."""
-    starts = [a.offset]
-    for n, stride in zip(b.shape, a.strides):
-        starts = [s + k * stride for s in starts for k in range(n)]
-    return {s + k for s in starts for k in range(a.itemsize)}
+def taken(b: Buffer, a: Address) -> int:
+    """The bytes of a buffer: bit n is set where it has byte n."""
+    at = np.full((), a.offset)
+    for n, stride in zip((*b.shape, a.itemsize), (*a.strides, 1)):
+        at = np.add.outer(at, np.arange(n) * stride)
+    has = np.zeros(int(at.max()) + 1, dtype=bool)
+    has[at] = True
+    return int.from_bytes(np.packbits(has, bitorder="little").tobytes(), "little")
 
 
 def meeting(kernel: Kernel, where: Mapping[str, Address]) -> set[tuple[str, str]]:

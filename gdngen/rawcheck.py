@@ -73,7 +73,9 @@ class _Checker:
 
     def where(self, node: ast.AST) -> Location:
         line, column = getattr(node, "lineno", 1) - 1, getattr(node, "col_offset", 0)
-        text = self.lines.text.split("\n")[line].encode()[: self.cut + column]  # offsets count bytes
+        text = self.lines.text.split("\n")[line].encode()[
+            : self.cut + column
+        ]  # offsets count bytes
         return self.lines.at(line, len(text.decode(errors="ignore")))
 
     def node(self, node: ast.AST) -> None:

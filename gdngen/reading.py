@@ -7,9 +7,9 @@ slip is reported once and not again by everything that rests on it.
 import keyword
 from dataclasses import replace
 
-from gdngen import expr
+from gdngen import source
 from gdngen.errors import Location, Report, did_you_mean
-from gdngen.expr import Source
+from gdngen.source import Source
 from gdngen.syntax import KEYS, NAME
 from gdngen.tree import BROKEN, BROKEN_HINT, Mapping, Node, Scalar, Sequence
 
@@ -111,12 +111,14 @@ class Reader:
         return None
 
     def names(self, node: Node | None, what: str) -> tuple[Scalar, ...]:
-        scalars = [self.scalar(item, f"a {what}") for item in self.items(node, f"the list of {what}s")]
+        scalars = [
+            self.scalar(item, f"a {what}") for item in self.items(node, f"the list of {what}s")
+        ]
         return tuple(n for s in scalars if s and (n := self.name(s, what)))
 
     def expr(self, node: Node | None, what: str) -> Source | None:
         scalar = self.scalar(node, what)
-        return expr.parse(scalar, self.report) if scalar and self.one_line(scalar) else None
+        return source.parse(scalar, self.report) if scalar and self.one_line(scalar) else None
 
     def one_line(self, scalar: Scalar) -> bool:
         """YAML joins the lines of a scalar that is no `|` block, so its columns would be wrong."""

@@ -5,7 +5,8 @@ import math
 
 from gdngen import bounds, model
 from gdngen.context import Context, Scope
-from gdngen.expr import Range, Source, constant, linear
+from gdngen.expr import Range, constant, linear
+from gdngen.source import Source
 
 
 def region(cx: Context, source: Source, scope: Scope) -> model.Region:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from gdngen.model import BYTES, Buffer, Kernel
+from gdngen.model import BYTES, Buffer, Kernel, Solve
 
 BASE = 96  # what the kernels here take besides their fragments: addresses, swizzles, loop state
 MOST = 255
@@ -48,6 +48,8 @@ def fragment_registers(kernel: Kernel) -> int:
                 spans[a.name] = (spans.get(a.name, (i, i))[0], i)
     live = [
         sum(fragments[n].bytes for n, (first, last) in spans.items() if first <= i <= last)
-        for i in range(len(order))
+        // (BYTES["float32"] * kernel.threads)
+        + (2 * leaf.block if isinstance(leaf, Solve) else 0)  # a column and a row, in each thread
+        for i, leaf in enumerate(order)
     ]
-    return max(live, default=0) // (BYTES["float32"] * kernel.threads)
+    return max(live, default=0)

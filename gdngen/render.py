@@ -4,8 +4,22 @@ import ast
 import textwrap
 from pathlib import Path
 
-from gdngen import model
-from gdngen.model import Assign, Branch, Buffer, Copy, Cumsum, Fill, Gemm, Kernel, Loop, Raw, Reduce, Statement
+from gdngen import model, rewrite
+from gdngen.model import (
+    Assign,
+    Branch,
+    Buffer,
+    Copy,
+    Cumsum,
+    Fill,
+    Gemm,
+    Kernel,
+    Loop,
+    Raw,
+    Reduce,
+    Solve,
+    Statement,
+)
 from gdngen.plan import Planned
 from gdngen.storage import Home, Slot, fused, homes
 from gdngen.text import Text, safe
@@ -68,7 +82,7 @@ def _page(p: Planned) -> dict:
         "grid": ", ".join(text.expr(size) for _, size in kernel.grid),
         "block": ", ".join(safe(name) for name, _ in kernel.grid) + ("," if len(kernel.grid) == 1 else ""),
         "threads": kernel.threads,
-        "buffers": [_allocation(b, p, text) for b in _declared(p)],
+        "buffers": [_allocation(b, p, text) for b in _declared(p)] + _scratch(kernel),
         "stages": [
             {"title": s.name.replace("_", " "), "body": _views(s.body, text, home)} for s in kernel.stages
         ],
@@ -89,7 +103,7 @@ def _tensor_rows(kernel: Kernel) -> list[str]:
             {"in": "in", "out": "out", "inout": "in, out"}[t.role],
             f"[{', '.join(ast.unparse(s) for s in t.shape)}]",
             t.dtype,
-            t.doc,
+            " ".join(_docstring(t.doc).split()),
         )
         for t in kernel.tensors
     ]
@@ -162,6 +176,16 @@ def _slot_shape(slot: Slot, kernel: Kernel, text: Text) -> str:
     return ", ".join(sides)
 
 
+SCRATCH = ("column", "entries", "col", "row", "four", "part", "above")  # what a solve names its own
+
+
+def _scratch(kernel: Kernel) -> list[str]:
+    """What each thread keeps of a solve: its column of the inverse, and one row of the block."""
+    blocks = [s.block for s in kernel.leaves() if isinstance(s, Solve)]
+    names = [rewrite.fresh(kernel, wish) for wish in SCRATCH[:2]] if blocks else []
+    return [f'{name} = T.alloc_local([{max(blocks)}], "float32")' for name in names]
+
+
 # -- statements ----------------------------------------------------------------------------------
 
 
@@ -169,6 +193,24 @@ def _views(body: tuple[Statement, ...], text: Text, home: Home) -> list[dict]:
     return [
         _map_view(s, text) if isinstance(s, tuple) else _view(s, text, home) for s in fused(body, home)
     ]
+
+
+def _solve_view(s: Solve, text: Text) -> dict:
+    names = {wish: rewrite.fresh(text.kernel, wish) for wish in SCRATCH}
+
+    def at(name: str, column: str) -> str:
+        first = f"{names['col']} // ({s.block_text}) * ({s.block_text})"
+        index = (f"{first} + {names['row']}", column)
+        return text.element(name, tuple(ast.parse(i, mode="eval").body for i in index))
+
+    return {
+        **names,
+        "dst": text.region(s.dst),
+        "rows": text.size(text.kernel.buffer(s.dst.name), 0),
+        "block": text.expr(ast.parse(s.block_text, mode="eval").body),
+        "read": at(s.src.name, f"{names['four']} * 4 + {names['part']}"),
+        "written": at(s.dst.name, names["col"]),
+    }
 
 
 def _map_view(group: tuple[Assign, ...], text: Text) -> dict:
@@ -192,13 +234,16 @@ def _view(s: Statement, text: Text, home: Home) -> dict:
         case Gemm():
             tiles = {"a": text.region(s.a), "b": text.region(s.b), "c": text.region(s.c)}
             flags = ("transpose_a", "transpose_b", "accumulate")
-            return {"kind": "gemm", **tiles, **{f: getattr(s, f) for f in flags}}
+            rows = s.id in text.by_rows
+            return {"kind": "gemm", **tiles, **{f: getattr(s, f) for f in flags}, "by_rows": rows}
         case Reduce():
             tiles = {"src": text.region(s.src), "dst": text.region(s.dst)}
             return {"kind": "reduce", "op": s.op, **tiles, "axis": s.axis, "accumulate": s.accumulate}
         case Cumsum():
             tiles = {"src": text.region(s.src), "dst": text.region(s.dst)}
             return {"kind": "cumsum", **tiles, "axis": s.axis, "reverse": s.reverse}
+        case Solve():
+            return {"kind": "solve", **_solve_view(s, text)}
         case Raw():
             lines = textwrap.dedent("\n".join(s.lines)).splitlines()
             return {"kind": "raw", "lines": lines}

@@ -30,6 +30,7 @@ from gdngen.model import (
     Raw,
     Reduce,
     Region,
+    Solve,
     Statement,
     leaves,
     touched,
@@ -155,6 +156,9 @@ class Machine:
                 turned = np.flip(x, s.axis) if s.reverse else x
                 found = field.running(turned, s.axis)
                 self.put(s, s.dst, np.flip(found, s.axis) if s.reverse else found, env)
+            case Solve():
+                self.apart(s, (s.src,), s.dst, env)
+                self.put(s, s.dst, field.inverse(self.get(s, s.src, env), s.block), env)
             case Raw():
                 self.raw(s, env)
             case _:

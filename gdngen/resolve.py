@@ -42,7 +42,10 @@ def _values(spec: Spec, choice: Choice, report: Report) -> dict[str, int | str] 
                 continue
             problem = f"a dim is a whole number from 1 to {MAX_DIM}"
         elif name in defaults and text not in DTYPES:
-            problem, hint = f"not a dtype{did_you_mean(text, DTYPES)}", f"one of: {' '.join(DTYPES)}"
+            problem, hint = (
+                f"not a dtype{did_you_mean(text, DTYPES)}",
+                f"one of: {' '.join(DTYPES)}",
+            )
         elif name in options and text not in options[name]:
             problem, hint = "not a choice", f"choices: {' '.join(options[name])}"
         elif name not in defaults and name not in options:
@@ -60,7 +63,9 @@ def _values(spec: Spec, choice: Choice, report: Report) -> dict[str, int | str] 
             out[name] = text
     for name in [d.text for d in spec.dims] + list(defaults):
         if name not in out and name not in wrong:
-            report.error(choice.where, f"no value for '{name}'", "name it under variants, or with --set")
+            report.error(
+                choice.where, f"no value for '{name}'", "name it under variants, or with --set"
+            )
             wrong.add(name)
     return None if wrong else out
 
@@ -237,7 +242,9 @@ class _Resolver:
         if s.kind == "broken":
             raise Stop
         if s.when is not None:
-            s = Statement("when", s.where, {"cond": s.when}, (replace(s, when=None),), words=s.words)
+            s = Statement(
+                "when", s.where, {"cond": s.when}, (replace(s, when=None),), words=s.words
+            )
         if s.kind == "when":
             return self.condition(s, scope)
         if s.kind == "map":

@@ -11,7 +11,7 @@ import ast
 
 from gdngen import model
 from gdngen.errors import Report
-from gdngen.model import Assign, Buffer, Copy, Cumsum, Fill, Gemm, Kernel, Leaf, Reduce
+from gdngen.model import Assign, Buffer, Copy, Cumsum, Fill, Kernel, Leaf, Reduce
 
 
 def check(kernel: Kernel, report: Report) -> None:
@@ -55,13 +55,17 @@ def row_statistics(kernel: Kernel, fragments: dict[str, Buffer]) -> dict[str, in
         and leaf.axis == 1
     }
     loaded = {
-        leaf.dst.name for leaf in kernel.leaves() if isinstance(leaf, Copy) and leaf.src.name not in fragments
+        leaf.dst.name
+        for leaf in kernel.leaves()
+        if isinstance(leaf, Copy) and leaf.src.name not in fragments
     }
     grown = True
     while grown:
         grown = False
         for leaf in kernel.leaves():
-            names = [n for n in _elementwise(leaf) if n in fragments and len(fragments[n].shape) == 1]
+            names = [
+                n for n in _elementwise(leaf) if n in fragments and len(fragments[n].shape) == 1
+            ]
             if not any(n in made for n in names):
                 continue
             for n in names:
@@ -86,7 +90,11 @@ def _check_map(leaf: Assign, fragments, statistics, kernel: Kernel, report: Repo
         buffer = fragments.get(access.name)
         if buffer is None or _is(access.index, own):
             continue
-        row = access.index[0].id if len(access.index) == 1 and isinstance(access.index[0], ast.Name) else None
+        row = (
+            access.index[0].id
+            if len(access.index) == 1 and isinstance(access.index[0], ast.Name)
+            else None
+        )
         if access.name in statistics and row in own and access in leaf.reads():
             beside = [
                 a
@@ -134,7 +142,9 @@ def _check_whole(leaf: Leaf, fragments, report: Report) -> None:
 
 
 def _is(index: tuple[ast.expr, ...], own: tuple[str, ...]) -> bool:
-    return len(index) == len(own) and all(isinstance(i, ast.Name) and i.id == o for i, o in zip(index, own))
+    return len(index) == len(own) and all(
+        isinstance(i, ast.Name) and i.id == o for i, o in zip(index, own)
+    )
 
 
 def _text(index: tuple[ast.expr, ...]) -> str:

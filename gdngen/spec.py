@@ -8,8 +8,9 @@ import itertools
 import re
 
 from gdngen import references, tree
+from gdngen.devices import devices
 from gdngen.errors import Location, Report
-from gdngen.expr import Source
+from gdngen.source import Source
 from gdngen.statements import StatementReader
 from gdngen.syntax import (
     DTYPES,
@@ -33,7 +34,9 @@ RESERVED = "T"  # what a module calls TileLang: a spec's T is rendered as T_
 def parse(text: str, file: str, report: Report) -> Spec | None:
     """The spec in `text`, or None where it can't be read; every mistake goes to the report."""
     if not file.isprintable():
-        report.error(Location(repr(file), 1, 1), "the name of a spec has characters that don't print")
+        report.error(
+            Location(repr(file), 1, 1), "the name of a spec has characters that don't print"
+        )
         return None
     root = tree.parse(text, file, report)
     if root is None:
@@ -109,24 +112,26 @@ class _Reader(StatementReader):
         entries = self.mapping(root.get("grid"), "grid").entries
         if root.get("grid") is not None and not 1 <= len(entries) <= MAX_GRID:
             at = entries[MAX_GRID][0] if entries else root.get("grid")
-            self.error(at.where, f"a grid has 1 to {MAX_GRID} dimensions", 'grid: {c: "ceildiv(T, BC)"}')
+            self.error(
+                at.where, f"a grid has 1 to {MAX_GRID} dimensions", 'grid: {c: "ceildiv(T, BC)"}'
+            )
         for key, node in entries[:MAX_GRID]:
             if self.name(key, "block index"):
                 size = self.expr(node, "a grid size")
                 yield key, size or Source(ast.Constant(1), key)
 
     def targets(self, root: Mapping):
+        known = [name for name, d in devices().items() if d.target == name]
         seen = set()
         for node in self.items(root.get("targets"), "targets"):
             target = self.scalar(node, "a target")
             if target is None:
                 continue
-            if not WORD.match(target.text) or target.text in seen:
-                what = "is named twice" if target.text in seen else "can't be a target"
-                self.error(target.where, f"'{target.text[:40]}' {what}", "targets: [sm_80, sm_90]")
-                continue
-            seen.add(target.text)
-            yield target
+            if target.text in seen:
+                self.error(target.where, f"the target '{target.text}' is named twice")
+            elif self.word(target, "target", tuple(known)):
+                seen.add(target.text)
+                yield target
 
     def reference(self, root: Mapping, declared: list[str]) -> str | None:
         """The name of a known reference whose tensors and dims the spec has, by their names."""
@@ -204,7 +209,9 @@ class _Reader(StatementReader):
 
     def needed(self, node: Mapping, owner: Scalar, key: str, known: tuple[str, ...]) -> str | None:
         if node.get(key) is None:
-            self.error(owner.where, f"'{owner.text[:40]}' has no {key}", f"one of: {' '.join(known)}")
+            self.error(
+                owner.where, f"'{owner.text[:40]}' has no {key}", f"one of: {' '.join(known)}"
+            )
         return self.word(node.get(key), key, known)
 
     def shape(self, node: Mapping, owner: Scalar) -> tuple[Source, ...]:
@@ -230,7 +237,9 @@ class _Reader(StatementReader):
         if scalar is None:
             return None
         if not re.fullmatch(r"\s*[^\s.]+(\s*\.\.\s*[^\s.]+)?\s*", scalar.text):
-            self.error(scalar.where, "a lifetime is 'stage' or 'first .. last'", "live: load .. gate")
+            self.error(
+                scalar.where, "a lifetime is 'stage' or 'first .. last'", "live: load .. gate"
+            )
             return None
         ends = list(re.finditer(r"[^\s.]+", scalar.text))
         words = [Scalar(m[0], scalar.at(0, m.start(), len(m[0]))) for m in ends]
@@ -273,7 +282,11 @@ def _unique_names(spec: Spec, report: Report) -> None:
             elif first and {kind, first} != {"kernel", "stage"}:  # a stage is only a comment there
                 both = f"two {kind}s" if kind == first else f"{_a(kind)} and {_a(first)}"
                 what = f"{both} share the name '{name}'"
-                note = "; T is TileLang in a kernel, so a spec's T is T_ there" if spelled == RESERVED else ""
+                note = (
+                    "; T is TileLang in a kernel, so a spec's T is T_ there"
+                    if spelled == RESERVED
+                    else ""
+                )
                 report.error(where, what, f"the {first} is on line {line}{note}")
             seen.setdefault(spelled, (kind, where.line))
 

@@ -5,8 +5,8 @@ import re
 
 from gdngen import expr
 from gdngen.errors import did_you_mean
-from gdngen.expr import Source
 from gdngen.reading import Reader
+from gdngen.source import Source, parse, place
 from gdngen.syntax import KINDS, MAX_AXES, MAX_STATEMENTS, REDUCTIONS, Stage, Statement
 from gdngen.tree import Mapping, Node, Scalar, scalars
 
@@ -53,7 +53,9 @@ class StatementReader(Reader):
         when = self.expr(node.get("when"), "when") if node.get("when") else None
         if node.get("when") and not when:
             return None
-        return Statement(kind.text, kind.where, parts, body, when=when, words=self.unread(node).words)
+        return Statement(
+            kind.text, kind.where, parts, body, when=when, words=self.unread(node).words
+        )
 
     def kind(self, node: Node) -> Scalar | None:
         """The key that says what a statement is."""
@@ -69,7 +71,9 @@ class StatementReader(Reader):
             key = node.entries[0][0]
             if not self.broken(key):
                 near = did_you_mean(key.text, ALL_KINDS)
-                self.error(key.where, f"unknown statement '{key.text[:40]}'{near}", f"kinds: {known}")
+                self.error(
+                    key.where, f"unknown statement '{key.text[:40]}'{near}", f"kinds: {known}"
+                )
             return None
         if len(kinds) > 1:
             self.error(
@@ -93,7 +97,9 @@ class StatementReader(Reader):
 
     # -- source -> target --------------------------------------------------------------------
 
-    def arrow(self, scalar: Scalar | None, hint: str, arrows=("->",), start: int = 0) -> dict | None:
+    def arrow(
+        self, scalar: Scalar | None, hint: str, arrows=("->",), start: int = 0
+    ) -> dict | None:
         """`source -> target`: the two expressions and the arrow, or None; `source` from `start` on."""
         if scalar is None or not self.one_line(scalar):
             return None
@@ -103,11 +109,11 @@ class StatementReader(Reader):
             return None
         at = found[0]
         if at[0] not in arrows:
-            place = scalar.at(*expr.place(scalar.text, at.start()), 2)
-            self.error(place, f"{at[0]} has no meaning here", hint)
+            spot = scalar.at(*place(scalar.text, at.start()), 2)
+            self.error(spot, f"{at[0]} has no meaning here", hint)
             return None
-        source = expr.parse(scalar, self.report, start=start, end=at.start())
-        target = expr.parse(scalar, self.report, start=at.end())
+        source = parse(scalar, self.report, start=start, end=at.start())
+        target = parse(scalar, self.report, start=at.end())
         if not source or not target:
             return None
         return {"source": source, "target": target, "arrow": at[0]}
@@ -154,6 +160,16 @@ class StatementReader(Reader):
         reverse = self.word(node.get("reverse"), "reverse", ("true", "false"))
         return self._with_axis(node, {**parts, "reverse": reverse == "true"}) if parts else None
 
+    def _solve(self, node, key):
+        parts = self._move(node, key, "solve: M -> D, with block: 16")
+        if node.get("block") is None:
+            self.error(
+                key.where, "a solve has no block", "block: how many rows a diagonal block has"
+            )
+            return None
+        block = self.expr(node.get("block"), "a block")
+        return ({**parts, "block": block}, ()) if parts and block else None
+
     def _with_axis(self, node, parts: dict):
         axis = self.expr(node.get("axis"), "an axis") if node.get("axis") else None
         return None if node.get("axis") and not axis else ({**parts, "axis": axis}, ())
@@ -163,7 +179,9 @@ class StatementReader(Reader):
     def _map(self, node, key):
         axes = self.axes(node.get("map"), "map: {i: BC, j: DK}")
         guard = self.expr(node.get("if"), "a condition") if node.get("if") else None
-        body = [s for item in self.items(node.get("do"), "a map's do") for s in self.assignments(item)]
+        body = [
+            s for item in self.items(node.get("do"), "a map's do") for s in self.assignments(item)
+        ]
         if not body and (node.get("do") is None or not self.items(node.get("do"), "a map's do")):
             self.error(key.where, "a map with nothing to do", "do: ['w[i, j] = k[i, j] * beta[i]']")
         if not axes or (node.get("if") and not guard):
@@ -176,11 +194,13 @@ class StatementReader(Reader):
         if isinstance(item, Mapping) and item.entries:
             key = item.entries[0][0]
             if key.text in ALL_KINDS:
-                self.error(key.where, f"a {key.text} can't stand inside a map", "end the map before it")
+                self.error(
+                    key.where, f"a {key.text} can't stand inside a map", "end the map before it"
+                )
             else:
                 self.scalar(item, "an assignment")
         elif (line := self.scalar(item, "an assignment")) and self.one_line(line):
-            source = expr.parse(line, self.report, mode="exec")
+            source = parse(line, self.report, mode="exec")
         return (source and self.assignment(source)) or [self.unread(item)]
 
     def assignment(self, source: Source) -> list[Statement]:
@@ -211,7 +231,9 @@ class StatementReader(Reader):
             self.error(node.entries[MAX_AXES][0].where, f"at most {MAX_AXES} indices")
             return ()
         pairs = [
-            (key, self.expr(value, "an extent")) for key, value in node.entries if self.name(key, "index")
+            (key, self.expr(value, "an extent"))
+            for key, value in node.entries
+            if self.name(key, "index")
         ]
         return tuple(pairs) if len(pairs) == len(node.entries) and all(s for _, s in pairs) else ()
 

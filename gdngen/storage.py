@@ -8,7 +8,7 @@ from ast import dump
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gdngen import compiler, expr, packing, pipeline
+from gdngen import compiler, expr, packing, pipeline, warps
 from gdngen.model import BYTES, Assign, Copy, Gemm, Kernel, Loop, Point, Span, Statement, leaves, touched
 
 
@@ -145,6 +145,7 @@ class _Facts:
         ]
 
     def gemms(self) -> tuple[compiler.Gemm, ...]:
+        by_rows = warps.by_rows(self.kernel)
         return tuple(
             compiler.Gemm(
                 a=self.tile(g.a.name),
@@ -156,6 +157,7 @@ class _Facts:
                 accumulator=self.kernel.buffer(g.c.name).dtype,
                 transpose_a=g.transpose_a,
                 transpose_b=g.transpose_b,
+                policy="full_row" if g.id in by_rows else "square",
             )
             for g in self.kernel.leaves()
             if isinstance(g, Gemm)

@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass, field
 
 from gdngen.errors import Location
-from gdngen.expr import CONSTANTS, FUNCTIONS, Source
+from gdngen.expr import CONSTANTS, FUNCTIONS
+from gdngen.source import Source
 from gdngen.tree import Scalar
 
 MAX_VARIANTS = 512
@@ -39,12 +40,13 @@ KEYS = {
     "pipelined": "pipelined stages do",
     "reduce": "reduce axis",
     "cumsum": "cumsum axis reverse",
+    "solve": "solve block",
     "when": "when do else",
     "raw": "raw reads writes",
 }
 
 # A `when` beside one of these is its condition; alone, with `do`, it is a statement.
-KINDS = ("copy", "fill", "gemm", "map", "repeat", "loop", "pipelined", "reduce", "cumsum", "raw")
+KINDS = ("copy", "fill", "gemm", "map", "repeat", "loop", "pipelined", "reduce", "cumsum", "solve", "raw")
 
 
 def is_reserved(name: str) -> bool:
@@ -93,6 +95,7 @@ class Statement:
     copy fill          source, target          gemm    a, b, target, arrow
     reduce             op, source, target, arrow, axis
     cumsum             source, target, axis, reverse
+    solve              source, target, block
     map                axes (name, extent), guard; `body` assignments
     assign             target, value           raw     lines, reads, writes
     repeat             count; `body`           when    cond; `body`, `other`

@@ -3,9 +3,10 @@
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from gdngen import expr
-from gdngen.model import Buffer, Kernel, Point, Region, Span
+from gdngen import expr, types, warps
+from gdngen.model import BYTES, Buffer, Kernel, Point, Region, Span
 from gdngen.plan import Plan
 
 RESERVED = {"T", "tilelang", "range", "max", "min", "self"}
@@ -24,6 +25,10 @@ class Text:
 
     kernel: Kernel
     plan: Plan
+
+    @cached_property
+    def by_rows(self) -> frozenset[int]:
+        return warps.by_rows(self.kernel)
 
     @property
     def options(self) -> Mapping[str, int | str]:
@@ -143,6 +148,8 @@ class _Writer(ast.NodeTransformer):
         if name == "cast":
             return self.cast(n)
         args = [self.visit(a) for a in n.args]
+        if name == "select":  # unlike the rest of TileLang, it takes two values of one dtype only
+            args[1:] = self.alike(n, args[1:])
         spelled = expr.FUNCTIONS[name].tilelang
         if name in ("min", "max"):  # TileLang's take two
             result = args[0]
@@ -150,6 +157,25 @@ class _Writer(ast.NodeTransformer):
                 result = _call(spelled, result, a)
             return result
         return _call(spelled, *args)
+
+    def alike(self, n: ast.Call, sides: list[ast.expr]) -> list[ast.expr]:
+        """Both sides of a select, converted to the dtype that they have together."""
+        dtypes = {**{d: d for d in BYTES}, **dict(self.text.kernel.dtypes)}
+        whole, *own = (types.infer(x, self.type_of, dtypes) for x in (n, *n.args[1:]))
+        if whole == types.WEAK_FLOAT:
+            whole = "float32"
+        elif whole not in BYTES:
+            return sides
+        return [s if t == whole else _call("T.cast", s, ast.Constant(whole)) for s, t in zip(sides, own)]
+
+    def type_of(self, n: ast.Name | ast.Subscript) -> str:
+        kernel = self.text.kernel
+        if isinstance(n, ast.Subscript):
+            return (kernel.buffer(n.value.id) or kernel.tensor(n.value.id)).dtype
+        value = self.values.get(n.id)
+        if isinstance(value, bool):
+            return "bool"
+        return types.WEAK_INT if value is not None else "int32"
 
     def cast(self, n: ast.Call) -> ast.expr:
         to = n.args[1].id

@@ -1,14 +1,17 @@
-"""Statements on whole tiles: copy, fill, gemm, reduce, cumsum, raw. Shapes, dtypes and scopes agree."""
+"""Statements on whole tiles: copy, fill, gemm, reduce, cumsum, solve, raw. Shapes, dtypes and scopes agree."""
 
+import ast
 from collections.abc import Callable
 
 from gdngen import gemms, model, types
 from gdngen.context import Context, Scope
 from gdngen.errors import did_you_mean
-from gdngen.expr import Source
 from gdngen.rawcheck import check_raw
 from gdngen.regions import region, shown
+from gdngen.source import Source
 from gdngen.syntax import Statement
+
+MAX_BLOCK = 32  # rows of a diagonal block: a thread keeps a column of it in registers
 
 
 def copy(cx: Context, s: Statement, scope: Scope) -> model.Copy:
@@ -65,7 +68,9 @@ def reduce(cx: Context, s: Statement, scope: Scope) -> model.Reduce:
     _tiles_only(cx, s, src, dst)
     a, b = cx.dtype_of(src.name), cx.dtype_of(dst.name)
     if not types.fits(a, b):
-        raise cx.fail(s["target"].where(), f"a reduction of {a} into {b} loses digits", f"make it {a}")
+        raise cx.fail(
+            s["target"].where(), f"a reduction of {a} into {b} loses digits", f"make it {a}"
+        )
     accumulate = s["arrow"] == "+>"
     return model.Reduce(next(cx.ids), s.where, cx.stage, s["op"], src, dst, axis, accumulate)
 
@@ -81,7 +86,9 @@ def cumsum(cx: Context, s: Statement, scope: Scope) -> model.Cumsum:
         )
     _tiles_only(cx, s, src, dst)
     if len(src.shape) > 2:
-        raise cx.fail(s["source"].where(), "a running sum is of one or two axes", "give the others an index")
+        raise cx.fail(
+            s["source"].where(), "a running sum is of one or two axes", "give the others an index"
+        )
     if (a := cx.dtype_of(src.name)) != (b := cx.dtype_of(dst.name)):
         raise cx.fail(
             s["target"].where(),
@@ -89,6 +96,41 @@ def cumsum(cx: Context, s: Statement, scope: Scope) -> model.Cumsum:
             "it keeps its dtype; convert with a copy before or after",
         )
     return model.Cumsum(next(cx.ids), s.where, cx.stage, src, dst, axis, s["reverse"])
+
+
+def solve(cx: Context, s: Statement, scope: Scope) -> model.Solve:
+    src, dst = region(cx, s["source"], scope), _target(cx, s, scope)
+    _tiles_only(cx, s, src, dst)
+    block = cx.size(s["block"], "the block of a solve", 4, MAX_BLOCK)
+    rows = dst.shape[0] if dst.shape else 0
+    if dst.shape != (rows, rows) or rows % block:
+        raise cx.fail(
+            s["target"].where(),
+            f"a solve by blocks of {block} into {shown(dst.shape)}",
+            "the target is square, and blocks divide its side",
+        )
+    if block % 4:
+        what = f"a block of {block} rows; its rows are read by fours"
+        raise cx.fail(s["block"].where(), what, "use 16, what a gemm takes")
+    if src.shape != (rows, block):
+        raise cx.fail(
+            s["source"].where(),
+            f"a solve of {shown(src.shape)} into {shown(dst.shape)}",
+            f"the source is {shown((rows, block))}: the diagonal blocks, one below the other",
+        )
+    for r, part in ((src, "source"), (dst, "target")):
+        if cx.buffers[r.name].scope != "shared" or not r.whole:
+            what = f"a solve works on whole shared tiles, and '{r.name}' is {'a part' if not r.whole else 'not shared'}"
+            raise cx.fail(s[part].where(), what, "threads read one another's rows")
+    if (kind := cx.dtype_of(src.name)) != "float32":
+        raise cx.fail(s["source"].where(), f"a solve of {kind}", "substitution is done in float32")
+    if not types.is_float(kind := cx.dtype_of(dst.name)):
+        raise cx.fail(s["target"].where(), f"a solve into {kind}", "the inverse is made of fractions")
+    if cx.threads and cx.threads < rows:
+        what = f"a solve of {rows} columns by {cx.threads} threads; each column has a thread of its own"
+        raise cx.fail(s["target"].where(), what, f"use {-(-rows // 32) * 32} threads")
+    text = ast.unparse(s["block"].node)
+    return model.Solve(next(cx.ids), s.where, cx.stage, src, dst, block, text)
 
 
 def raw(cx: Context, s: Statement, scope: Scope) -> model.Raw:
@@ -112,7 +154,7 @@ def raw(cx: Context, s: Statement, scope: Scope) -> model.Raw:
 
 
 TILE: dict[str, Callable[[Context, Statement, Scope], model.Leaf]] = {
-    f.__name__: f for f in (copy, fill, gemm, reduce, cumsum, raw)
+    f.__name__: f for f in (copy, fill, gemm, reduce, cumsum, solve, raw)
 }
 
 
@@ -128,7 +170,9 @@ def _axis(cx: Context, s: Statement, of: model.Region) -> int:
     axis = cx.size(source, "the axis", -6, 6) if source else rank - 1
     if not -rank <= axis < rank:
         where = (source or s["source"]).where()
-        raise cx.fail(where, f"axis {axis} of a tile with {rank} axes", f"0 to {rank - 1}" if rank else None)
+        raise cx.fail(
+            where, f"axis {axis} of a tile with {rank} axes", f"0 to {rank - 1}" if rank else None
+        )
     return axis % rank
 
 

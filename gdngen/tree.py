@@ -206,7 +206,9 @@ class _Reader:
         """Refuses what makes YAML more than words, lists and mappings."""
         if isinstance(event, yaml.AliasEvent) or event.anchor:
             name = event.anchor
-            self.refuse(event, f"anchors and aliases are not read ('{name}')", "write the value out")
+            self.refuse(
+                event, f"anchors and aliases are not read ('{name}')", "write the value out"
+            )
         if event.tag and event.tag != "!":
             self.refuse(event, f"tags are not read ('{event.tag}')", "leave the tag out")
 
@@ -217,7 +219,9 @@ class _Reader:
             if isinstance(e, yaml.MappingEndEvent):
                 break
             if not isinstance(e, yaml.ScalarEvent):
-                self.refuse(e, "a key must be a word", "quote a value that starts with [, {, * or &")
+                self.refuse(
+                    e, "a key must be a word", "quote a value that starts with [, {, * or &"
+                )
             self.plain(e)
             key = self.scalar(e)
             value = self.node(next(self.events), depth + 1)

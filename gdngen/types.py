@@ -5,9 +5,9 @@ smaller type is written with `cast`, so that every rounding of a kernel can be s
 """
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from gdngen.expr import CONSTANTS, FUNCTIONS, ExprError
+from gdngen.expr import CONSTANTS, FUNCTIONS, ExprError, Value, constant, evaluate, linear, names
 
 WEAK_INT, WEAK_FLOAT = "a whole number", "a number"
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -57,7 +57,9 @@ def infer(node: ast.AST, name_type: Callable[[ast.Name | ast.Subscript], str], d
     def condition(n: ast.AST) -> str:
         if walk(n) != "bool":
             text = ast.unparse(n)
-            raise ExprError(n, f"a condition is meant here, not '{text[:40]}'", f"say {text[:40]} != 0")
+            raise ExprError(
+                n, f"a condition is meant here, not '{text[:40]}'", f"say {text[:40]} != 0"
+            )
         return "bool"
 
     def walk(n: ast.AST) -> str:
@@ -112,3 +114,39 @@ def infer(node: ast.AST, name_type: Callable[[ast.Name | ast.Subscript], str], d
         raise ExprError(n, f"'{ast.unparse(n)[:40]}' has no place in an expression")
 
     return walk(node)
+
+
+def check(node: ast.AST, values: Mapping[str, Value]) -> None:
+    """Raises `ExprError` for a part that is wrong whatever the rest is: 9**9**9, x % 0, log(-1)."""
+    if _is_known(node, values):
+        evaluate(node, values)
+
+
+def _is_known(node: ast.AST, values: Mapping[str, Value]) -> bool:
+    """Whether an expression has a value already; where it has none, its largest known parts are tried."""
+    if isinstance(node, (ast.Name, ast.Constant)):
+        return not isinstance(node, ast.Name) or node.id in values or node.id in CONSTANTS
+    inside = node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+    parts = [(part, _is_known(part, values)) for part in inside if isinstance(part, ast.expr)]
+    whole = isinstance(node, (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call))
+    if whole and all(known for _, known in parts):
+        return True
+    for part, known in parts:
+        if known and not isinstance(part, (ast.Name, ast.Constant)):
+            evaluate(part, values)
+    _check_operands(node, values)
+    return False
+
+
+def _check_operands(node: ast.AST, values: Mapping[str, Value]) -> None:
+    by = None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.FloorDiv, ast.Mod)):
+        by = node.right
+    elif isinstance(node, ast.Call) and node.func.id == "ceildiv":
+        by = node.args[1]
+    if by is not None and constant(linear(by, values)) == 0:
+        raise ExprError(node, "division by zero")
+    if isinstance(node, ast.Call) and FUNCTIONS[node.func.id].tilelang is None:
+        free = next((n.id for n in names(node) if n.id not in values), "it")
+        what = f"{node.func.id} is of sizes that are known when rendering; '{free}' is not"
+        raise ExprError(node, what)

@@ -11,14 +11,17 @@ from pathlib import PurePath
 
 from gdngen import model
 from gdngen.errors import Report, did_you_mean
-from gdngen.expr import ExprError, Source, evaluate, names
+from gdngen.expr import ExprError, evaluate, names
 from gdngen.resolve import resolve, typed
+from gdngen.source import Source
 from gdngen.syntax import DTYPES, Choice, Spec
 
 ENOUGH = 1000  # statements looked at; after a mistake, further variants are not
 
 
-def kernels(spec: Spec, report: Report, settings: Mapping[str, str] = {}) -> tuple[model.Kernel, ...]:
+def kernels(
+    spec: Spec, report: Report, settings: Mapping[str, str] = {}
+) -> tuple[model.Kernel, ...]:
     """Every variant, or those that `settings` (name -> value, as with --set) ask for.
 
     A setting picks among the spec's variants; where none has it, it is put into all of them.
@@ -46,7 +49,9 @@ def kernels(spec: Spec, report: Report, settings: Mapping[str, str] = {}) -> tup
             report.error(choice.where, what, "exclude it under variants, with where")
         out.append(replace(kernel, module=name))
     if spec.stages and not any(s.body for s in spec.stages):
-        report.error(spec.stages[0].where, "no stage has a statement", "stages: {load: [{copy: x -> y}]}")
+        report.error(
+            spec.stages[0].where, "no stage has a statement", "stages: {load: [{copy: x -> y}]}"
+        )
     if len(out) == len(seen):
         _check_used(spec, out, report)
     return tuple(out)
@@ -63,11 +68,15 @@ def chosen(spec: Spec, report: Report, settings: Mapping[str, str]) -> list[Choi
         changed: dict[tuple, Choice] = {}
         for c in kept or spec.choices:
             values = {k: v for k, v in c.values if k in declared} | dict(settings)
-            changed.setdefault(tuple(sorted(values.items())), replace(c, values=tuple(values.items())))
+            changed.setdefault(
+                tuple(sorted(values.items())), replace(c, values=tuple(values.items()))
+            )
         return list(changed.values())
     if not kept and spec.choices:
         where = spec.filters[0].where() if spec.filters else spec.where
-        report.error(where, "no variant passes 'where'", "widen the lists under forall, or the filter")
+        report.error(
+            where, "no variant passes 'where'", "widen the lists under forall, or the filter"
+        )
     return kept
 
 
@@ -81,7 +90,9 @@ def _passes(spec: Spec, choice: Choice, report: Report) -> bool:
 
 def _holds(source: Source, values: Mapping, report: Report) -> bool:
     """The filter's value; a filter with a mistake keeps every variant."""
-    unknown = [n for n in names(source.node) if n.id not in values and n.id not in ("true", "false")]
+    unknown = [
+        n for n in names(source.node) if n.id not in values and n.id not in ("true", "false")
+    ]
     for n in unknown:
         near = did_you_mean(n.id, values)
         report.error(

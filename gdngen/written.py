@@ -59,7 +59,9 @@ class _Paths:
     def leaf(self, leaf: Leaf, path: Path) -> None:
         if not isinstance(leaf, Broken):
             for access in leaf.reads():
-                if access.name in self.known and not any(p <= path for p in self.known[access.name]):
+                if access.name in self.known and not any(
+                    p <= path for p in self.known[access.name]
+                ):
                     self.unwritten(leaf, access)
         for access in leaf.writes():
             if access.name in self.known:
@@ -87,7 +89,9 @@ class _Paths:
                 self.known[name] = {p for p in paths if not any(s.var in c.names for c in p)}
 
     def unwritten(self, leaf: Leaf, access: Access) -> None:
-        writes = (a.where.line for s in self.kernel.leaves() for a in s.writes() if a.name == access.name)
+        writes = (
+            a.where.line for s in self.kernel.leaves() for a in s.writes() if a.name == access.name
+        )
         first = next(writes, None)
         line = f"; its first write is on line {first}" if first else ""
         self.report.error(
@@ -143,7 +147,10 @@ def _check_elements(kernel: Kernel, report: Report) -> None:
 
 
 def _placed(
-    body: Sequence[Statement], ranges: dict[str, Range], values: Mapping, branched: frozenset = frozenset()
+    body: Sequence[Statement],
+    ranges: dict[str, Range],
+    values: Mapping,
+    branched: frozenset = frozenset(),
 ) -> Iterator[tuple[Leaf, dict[str, Range], frozenset[str]]]:
     """Every leaf with the ranges of the names around it, and those that conditions narrow there."""
     for s in body:
@@ -194,6 +201,8 @@ def _is_exact(access: Access, leaf: Leaf, ranges, values, branched: frozenset[st
             return False
     for start, _ in _parts(access, leaf) or ():
         terms = set(linear(start, values)) - {""}
-        if not all(t in ranges and math.isfinite(ranges[t][1]) and t not in branched for t in terms):
+        if not all(
+            t in ranges and math.isfinite(ranges[t][1]) and t not in branched for t in terms
+        ):
             return False
     return True

@@ -1,13 +1,14 @@
 """The reference of the language is true: its examples read, and its tables list what the code has."""
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 import yaml
 from specs import read
 
-from gdngen import bounds, context, expr, gemms, model, syntax, tree
+from gdngen import bounds, context, expr, gemms, model, source, syntax, tree
 
 TEXT = (Path(__file__).parent.parent / "docs" / "spec.md").read_text()
 BLOCKS = re.findall(r"^```yaml( wrong)?\n(.*?)^```", TEXT, re.M | re.S)
@@ -30,6 +31,7 @@ buffers:
   v_s: {scope: shared, shape: [C, D], dtype: io}
   S: {scope: shared, shape: [C, C], dtype: acc}
   P: {scope: shared, shape: [C, C], dtype: acc}
+  M: {scope: shared, shape: [C, 16], dtype: acc}
   g_s: {scope: shared, shape: [C], dtype: acc}
   beta_s: {scope: shared, shape: [C], dtype: acc}
   gram: {scope: fragment, shape: [C, C], dtype: acc}
@@ -40,6 +42,7 @@ stages:
     - fill: 0 -> v_s
     - fill: 0 -> S
     - fill: 0 -> P
+    - fill: 0 -> M
     - fill: 0 -> g_s
     - fill: 0 -> beta_s
     - fill: 0 -> gram
@@ -54,12 +57,14 @@ stages:
 def framed(piece: str) -> str:
     """A whole spec around a piece: statements go into a stage, other keys add to the frame's."""
     if piece.startswith("- "):
-        return FRAME.replace("  work: []\n", "  work:\n" + re.sub("^", "    ", piece, flags=re.M))
+        return FRAME.replace("  work: []\n", "  work:\n" + textwrap.indent(piece, "    "))
     spec, more = yaml.safe_load(FRAME), yaml.safe_load(piece)
     for key, value in more.items():
         if key in ("tensors", "buffers"):
             spec[key] |= value
-            spec["stages"]["load"] += [{"fill": f"0 -> {name}"} for name in value if key == "buffers"]
+            spec["stages"]["load"] += [
+                {"fill": f"0 -> {name}"} for name in value if key == "buffers"
+            ]
         else:
             spec[key] = value
     return yaml.safe_dump(spec, sort_keys=False, width=1000)
@@ -78,19 +83,20 @@ def test_the_mistakes_shown_are_what_gdngen_finds():
     ((_, block),) = [b for b in BLOCKS if b[0]]
     before, after = TEXT.split(block)
     listed, shown = re.findall(r"^```text\n(.*?)^```", after, re.M | re.S)
-    frame = FRAME[: FRAME.index("buffers:")] + FRAME[FRAME.index("buffers:") : FRAME.index("stages:")]
-    unread = frame.replace("buffers:\n", "").rstrip("\n")
     tiles = re.search(r"buffers:\n((  .*\n)+)", FRAME)[1]
-    text = block.replace("buffers:\n", "buffers:\n" + tiles, 1) + unread.replace(tiles.rstrip("\n"), "")
-    moved = tiles.count("\n")
+    others = FRAME[: FRAME.index("buffers:")]
+    text, moved = block.replace("buffers:\n", "buffers:\n" + tiles, 1) + others, tiles.count("\n")
     errors = read(text).errors
     for line in listed.strip().splitlines():
-        words = re.sub(r"line (\d+)", lambda m: f"line {int(m[1]) + moved}", line.removeprefix("error: "))
+        words = re.sub(
+            r"line (\d+)", lambda m: f"line {int(m[1]) + moved}", line.removeprefix("error: ")
+        )
         assert any(words == e.what for e in errors), (words, [e.what for e in errors])
     header, *_, hint = shown.strip().splitlines()
     line, column, what = re.fullmatch(r"specs/gram.yaml:(\d+):(\d+): error: (.*)", header).groups()
     assert any(
-        (e.where.line - moved, e.where.column, e.what, f"  help: {e.hint}") == (int(line), int(column), what, hint)
+        (e.where.line - moved, e.where.column, e.what, f"  help: {e.hint}")
+        == (int(line), int(column), what, hint)
         for e in errors
     )
 
@@ -100,7 +106,9 @@ def test_the_mistakes_shown_are_what_gdngen_finds():
 
 def table(header: str) -> dict[str, list[str]]:
     """Rows of the table whose first line is `header`: first cell without backticks -> the others."""
-    (rows,) = re.findall(rf"^\| {re.escape(header)}.*\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", TEXT, re.M) or [""]
+    (rows,) = re.findall(
+        rf"^\| {re.escape(header)}.*\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", TEXT, re.M
+    ) or [""]
     cells = [[c.strip() for c in row.strip("|").split("|")] for row in rows.splitlines()]
     return {c[0].strip("`"): c[1:] for c in cells}
 
@@ -114,7 +122,12 @@ def keys(section: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "section, level",
-    [("Keys of a spec", "spec"), ("Variants", "variants"), ("Tensors", "tensor"), ("Buffers", "buffer")],
+    [
+        ("Keys of a spec", "spec"),
+        ("Variants", "variants"),
+        ("Tensors", "tensor"),
+        ("Buffers", "buffer"),
+    ],
 )
 def test_keys(section, level):
     assert keys(section) == syntax.KEYS[level].split()
@@ -161,8 +174,8 @@ def test_limits():
         "levels of nesting": tree.MAX_DEPTH,
         "variants": syntax.MAX_VARIANTS,
         "statements": syntax.MAX_STATEMENTS,
-        "characters of an expression": expr.MAX_TEXT,
-        "levels of an expression": expr.MAX_DEPTH,
+        "characters of an expression": source.MAX_TEXT,
+        "levels of an expression": source.MAX_DEPTH,
         "bits of a whole number": expr.MAX_BITS,
         "indices of a map": syntax.MAX_AXES,
         "points of a map tried one by one": bounds.MAX_POINTS,

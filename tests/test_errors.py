@@ -1,12 +1,13 @@
 """Every mistake in a spec: where it is reported, in which words, and with which way out."""
 
+import ast
 import time
 from pathlib import Path
 
 import pytest
 from specs import BASE, edited, read
 
-from gdngen import spec
+from gdngen import plan as planning, render, spec
 from gdngen.errors import Report, SpecError
 
 SPECS = Path(__file__).parent.parent / "specs"
@@ -368,8 +369,14 @@ MISTAKES = {
     "a path for a target": (
         "threads: 128",
         "threads: 128\ntargets: [»../sm_80]",
-        "'../sm_80' can't be a target",
-        "targets: [sm_80",
+        "unknown target '../sm_80'; did you mean 'sm_80'?",
+        "one of: sm_70",
+    ),
+    "a target twice": (
+        "threads: 128",
+        "threads: 128\ntargets: [sm_80, »sm_80]",
+        "the target 'sm_80' is named twice",
+        "",
     ),
     # -- values and variants
     "an unknown dim in variants": (
@@ -713,6 +720,24 @@ MISTAKES = {
         "- cumsum: »g[b, 0:N] -> g_s\n    - gemm: x_s",
         "'g' is a tensor in global memory",
         "copy it",
+    ),
+    "a solve without a block": (
+        GEMM,
+        GEMM + "\n    - »solve: t_s -> p_f",
+        "a solve has no block",
+        "block:",
+    ),
+    "a solve of another shape": (
+        GEMM,
+        "- fill: 0 -> t_s\n    - solve: »t_s -> t_s\n      block: 16\n    " + GEMM,
+        "a solve of [64, 64] into [64, 64]",
+        "the source is [64, 16]",
+    ),
+    "a block that does not divide": (
+        GEMM,
+        "- fill: 0 -> t_s\n    - solve: t_s[:, 0:16] -> »t_s\n      block: 24\n    " + GEMM,
+        "a solve by blocks of 24 into [64, 64]",
+        "blocks divide its side",
     ),
     # -- bounds
     "an index too far": (
@@ -1605,3 +1630,28 @@ def test_file_names_of_kernels_are_plain_words(name):
 
 def test_a_file_name_with_a_line_break_is_refused():
     assert "don't print" in read(BASE, "a\nimport os.yaml").errors[0].what
+
+
+# -- what is rendered ----------------------------------------------------------------------------
+
+DOC = 'a """ \\N{no}; import os \\'
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("kernel: tiny", f"kernel: tiny\ndoc: '{DOC}'"),
+        ("g: {role: in, ", f"g: {{role: in, doc: '{DOC}', "),
+        ("g_s: {scope: shared, ", f"g_s: {{scope: shared, doc: '{DOC}', "),
+    ],
+)
+def test_words_of_a_spec_stay_words(old, new):
+    """What a module runs does not depend on its spec's docs."""
+    plain, odd = (_statements(read(text)) for text in (BASE, edited((old, new))))
+    assert plain == odd
+
+
+def _statements(got) -> list[str]:
+    kernel, found = got.kernels[0]
+    text = render.render(planning.plan(kernel, found, planning.Wish("separate"), "sm_80"))
+    return [ast.dump(node) for node in ast.parse(text).body[1:]]

@@ -11,9 +11,11 @@ Tensors
     w     out  [B, H, T, DK]  float16
     u     out  [B, H, T, DV]  float16
 
-Shared storage, policy share: 49,664 bytes on sm_80, 49,664 bytes on sm_90
+Shared storage, policy lean: 49,664 bytes on sm_80
        8,192  float16[64, 64]  k_s     load .. scale_k
+                               w_out   apply_k
        8,192  float16[64, 64]  v_s     load .. scale_v
+                               u_out   apply_v
          256  float32[64]      g_s     load .. gate
          256  float32[64]      beta_s  load .. scale_v
       16,384  float32[64, 64]  S       gate .. apply_v
@@ -54,6 +56,8 @@ def fused_prepare():
             beta_s = T.alloc_shared([BC], acc)
             S = T.alloc_shared([BC, BC], tile)
             P = T.alloc_shared([BC, BC], tile)
+            w_out = k_s  # k_s is dead after scale_k
+            u_out = v_s  # v_s is dead after scale_v
             k_beta = P  # P is dead after neumann
             v_beta = P  # k_beta is dead after apply_k
             gram = T.alloc_fragment([BC, BC], acc)
@@ -94,7 +98,8 @@ def fused_prepare():
 
             # apply k
             T.gemm(S, k_beta, w_f, clear_accum=True)
-            T.copy(w_f, w[b, h, c * BC : (c + 1) * BC, :])
+            T.copy(w_f, w_out)
+            T.copy(w_out, w[b, h, c * BC : (c + 1) * BC, :])
 
             # scale v
             for i, j in T.Parallel(BC, DV):
@@ -102,6 +107,7 @@ def fused_prepare():
 
             # apply v
             T.gemm(S, v_beta, u_f, clear_accum=True)
-            T.copy(u_f, u[b, h, c * BC : (c + 1) * BC, :])
+            T.copy(u_f, u_out)
+            T.copy(u_out, u[b, h, c * BC : (c + 1) * BC, :])
 
     return fused_prepare
