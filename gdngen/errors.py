@@ -5,6 +5,7 @@ Passes put what they find into a `Report` and go on, so that one run shows every
 """
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -51,6 +52,10 @@ class SpecError(GdngenError):
         super().__init__("\n".join(show(d, sources) for d in self.diagnostics))
 
 
+# What differs between variants in the words of one fault: sizes and dtypes.
+_VARYING = re.compile(r"\b(?:b?float|int)\d+\b|\b\d[\d,.]*")
+
+
 class Report:
     """Collects diagnostics; the same fault at the same place (in another variant, say) counts once."""
 
@@ -65,7 +70,7 @@ class Report:
         self._add(Diagnostic("warning", where, what, hint), kind)
 
     def _add(self, found: Diagnostic, kind: str) -> None:
-        self._found.setdefault((found.where, kind or found.what), found)
+        self._found.setdefault((found.where, kind or _VARYING.sub("#", found.what)), found)
 
     def errors(self) -> list[Diagnostic]:
         return sorted((d for d in self._found.values() if d.severity == "error"), key=_order)

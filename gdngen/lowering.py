@@ -67,6 +67,14 @@ class Registers:
     static_bytes: int
 
 
+@dataclass(frozen=True)
+class Cubin:
+    """Machine code for one architecture, and what ptxas reported of it."""
+
+    code: bytes
+    registers: Registers
+
+
 def lower(path: str | Path, target: str) -> Lowered:
     """Lower the module at `path` for `target` ("sm_80", "gfx942", ...) with its own pass configs.
 
@@ -159,6 +167,15 @@ def registers(source: str, arch: str) -> Registers | None:
 
     None where nvcc is not at hand. Raises LoweringError where nvcc refuses the source.
     """
+    made = cubin(source, arch)
+    return made and made.registers
+
+
+def cubin(source: str, arch: str, flags: tuple[str, ...] = ()) -> Cubin | None:
+    """CUDA source compiled for `arch` as TileLang does; `flags` are nvcc's, beside TileLang's own.
+
+    None where nvcc is not at hand. Raises LoweringError where nvcc refuses the source.
+    """
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         return None
@@ -169,23 +186,24 @@ def registers(source: str, arch: str) -> Registers | None:
     code = number + "a" if number.isdigit() and int(number) >= 90 else number
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cu")
+        out = file.with_suffix(".cubin")
         file.write_text(source)
-        command = [nvcc, "-std=c++20", "-w", "-cubin", "-Xptxas", "-v"]
+        command = [nvcc, "-std=c++20", "-O3", "-w", "-cubin", "-Xptxas", "-v", *flags]
         command += ["-gencode", f"arch=compute_{code},code=sm_{code}"]
         command += [f"-I{TILELANG_TEMPLATE_PATH}", f"-I{CUTLASS_INCLUDE_DIR}"]
-        command += [str(file), "-o", str(file.with_suffix(".cubin"))]
+        command += [str(file), "-o", str(out)]
         done = subprocess.run(command, capture_output=True, text=True)
-    report = done.stdout + done.stderr
-    if done.returncode:
-        raise LoweringError(f"nvcc: {arch}: {_reason(Exception(report))}")
-    return Registers(
-        *(
-            max((int(value) for value in re.findall(pattern, report)), default=0)
-            for pattern in (
-                r"Used (\d+) registers",
-                r"(\d+) bytes spill stores",
-                r"(\d+) bytes spill loads",
-                r"(\d+) bytes smem",
-            )
+        report = done.stdout + done.stderr
+        if done.returncode:
+            raise LoweringError(f"nvcc: {arch}: {_reason(Exception(report))}")
+        binary = out.read_bytes()
+    counts = (
+        max((int(value) for value in re.findall(pattern, report)), default=0)
+        for pattern in (
+            r"Used (\d+) registers",
+            r"(\d+) bytes spill stores",
+            r"(\d+) bytes spill loads",
+            r"(\d+) bytes smem",
         )
     )
+    return Cubin(binary, Registers(*counts))

@@ -128,19 +128,24 @@ def _in_flight(kernel: Kernel, name: str) -> int:
 
 
 def inputs(
-    kernel: Kernel, sizes: Mapping[str, int], seed: int = 0, step: float | None = None
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    seed: int = 0,
+    step: float | None = None,
+    device: str = "cpu",
 ) -> dict[str, torch.Tensor]:
-    """Every tensor of a kernel, on the CPU, in its own dtype; outputs hold what shows as unwritten.
+    """Every tensor of a kernel, in its own dtype; outputs hold what shows as unwritten.
 
     sizes   the runtime sizes
     step    how much a `decay` tensor falls a step; drawn between 0 and `MILD` where left out
+    device  where torch draws and keeps them; devices draw different numbers from one seed
     """
     import torch
 
-    source = torch.Generator().manual_seed(seed)
+    source = torch.Generator(device).manual_seed(seed)
     return {
         t.name: (
-            blank(shape(kernel, t.name, sizes), t.dtype)
+            blank(shape(kernel, t.name, sizes), t.dtype, device)
             if t.role == "out"
             else _sample(kernel, t, sizes, source, step)
         )
@@ -148,37 +153,38 @@ def inputs(
     }
 
 
-def blank(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+def blank(shape: tuple[int, ...], dtype: str, device: str = "cpu") -> torch.Tensor:
     """An output before a kernel has run: NaN, or a number that nobody computes."""
     import torch
 
     kind = getattr(torch, dtype)
     if dtype in FLOATS:
-        return torch.full(shape, torch.nan, dtype=kind)
+        return torch.full(shape, torch.nan, dtype=kind, device=device)
     least = 0 if dtype == "bool" else max(UNWRITTEN, torch.iinfo(kind).min)
-    return torch.full(shape, least, dtype=kind)
+    return torch.full(shape, least, dtype=kind, device=device)
 
 
 def _sample(kernel: Kernel, t: model.Tensor, sizes, source, step: float | None) -> torch.Tensor:
     import torch
 
     size = shape(kernel, t.name, sizes)
+    like = {"dtype": torch.float64, "device": source.device}
 
     def uniform() -> torch.Tensor:
-        return torch.rand(size, generator=source, dtype=torch.float64)
+        return torch.rand(size, generator=source, **like)
 
     match t.sample:
         case "uniform":
             data = uniform()
         case "decay":
-            steps = uniform() * MILD if step is None else torch.full(size, step).double()
+            steps = uniform() * MILD if step is None else torch.full(size, step, **like)
             data = -steps.cumsum(_sequence(kernel, t))
         case "index":
             data = uniform().argsort(-1)
         case "zeros":
-            data = torch.zeros(size)
+            data = torch.zeros(size, **like)
         case kind:
-            data = torch.randn(size, generator=source, dtype=torch.float64)
+            data = torch.randn(size, generator=source, **like)
             data = data / data.norm(dim=-1, keepdim=True) if kind == "unit" else data
     return data.to(getattr(torch, t.dtype))
 

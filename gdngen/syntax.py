@@ -46,7 +46,19 @@ KEYS = {
 }
 
 # A `when` beside one of these is its condition; alone, with `do`, it is a statement.
-KINDS = ("copy", "fill", "gemm", "map", "repeat", "loop", "pipelined", "reduce", "cumsum", "solve", "raw")
+KINDS = (
+    "copy",
+    "fill",
+    "gemm",
+    "map",
+    "repeat",
+    "loop",
+    "pipelined",
+    "reduce",
+    "cumsum",
+    "solve",
+    "raw",
+)
 
 
 def is_reserved(name: str) -> bool:

@@ -125,7 +125,9 @@ def solve(cx: Context, s: Statement, scope: Scope) -> model.Solve:
     if (kind := cx.dtype_of(src.name)) != "float32":
         raise cx.fail(s["source"].where(), f"a solve of {kind}", "substitution is done in float32")
     if not types.is_float(kind := cx.dtype_of(dst.name)):
-        raise cx.fail(s["target"].where(), f"a solve into {kind}", "the inverse is made of fractions")
+        raise cx.fail(
+            s["target"].where(), f"a solve into {kind}", "the inverse is made of fractions"
+        )
     if cx.threads and cx.threads < rows:
         what = f"a solve of {rows} columns by {cx.threads} threads; each column has a thread of its own"
         raise cx.fail(s["target"].where(), what, f"use {-(-rows // 32) * 32} threads")

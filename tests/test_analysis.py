@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from specs import read
+from small_spec import read
 
 from gdngen import plan as planning, render
 from gdngen.analysis import Analysis

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from specs import read
+from small_spec import read
 
 from gdngen import bounds, context, expr, gemms, model, source, syntax, tree
 

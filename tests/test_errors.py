@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from specs import BASE, edited, read
+from small_spec import BASE, edited, read
 
 from gdngen import plan as planning, render, spec
 from gdngen.errors import Report, SpecError

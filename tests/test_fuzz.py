@@ -22,7 +22,9 @@ def specs(draw) -> str:
     return fuzzspec.write(lambda n: draw(st.integers(0, n - 1)))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=QUIET)
+@settings(
+    max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=QUIET
+)
 @given(specs())
 def test_plans_of_random_specs(text):
     assert fuzz.check(text, IN_ORDER) == []
@@ -60,7 +62,9 @@ def test_side_by_side_is_fine_where_an_overlap_by_a_column_is_not():
     done = 0
     for seed in range(30):
         v = fuzz.load(fuzz.spec_of(seed))
-        apart = addresses(v.kernel, planning.plan(v.kernel, v.found, Wish("separate"), "sm_80").plan)
+        apart = addresses(
+            v.kernel, planning.plan(v.kernel, v.found, Wish("separate"), "sm_80").plan
+        )
         pairs = sorted(mutants.doomed(v.kernel, trial_sizes(v.kernel)))
         for x, y in [p for p in pairs if mutants.is_alike(v.kernel, *p)][:2]:
             assert judge(v.kernel, v.kernel, mutants.side_by_side(v.kernel, apart, x, y, 0)).ok
@@ -80,8 +84,22 @@ def test_specs_are_varied_and_reproducible():
         while todo:
             s = todo.pop()
             seen[s.kind if isinstance(s, Loop) else type(s).__name__] += 1
-            todo += s.body if isinstance(s, Loop) else s.then + s.other if isinstance(s, Branch) else ()
-    wanted = {"repeat", "loop", "pipelined", "Branch", "Assign", "Gemm", "Copy", "Reduce", "Cumsum", "Raw", "Fill"}
+            todo += (
+                s.body if isinstance(s, Loop) else s.then + s.other if isinstance(s, Branch) else ()
+            )
+    wanted = {
+        "repeat",
+        "loop",
+        "pipelined",
+        "Branch",
+        "Assign",
+        "Gemm",
+        "Copy",
+        "Reduce",
+        "Cumsum",
+        "Raw",
+        "Fill",
+    }
     assert wanted | {"float16", "bfloat16", "float32"} <= set(seen)
     assert min(sizes) <= 3 and max(sizes) >= 30
 
