@@ -97,24 +97,26 @@ def shared(buffers: Sequence[Buffer], addresses: Mapping[str, Address], sizes: M
         math.gcd, (n for p in places for n in (p.offset, p.itemsize, *p.strides)), 0
     )
     piece = max(piece, 1)
-    ends = [p.offset + sum(s * (n - 1) for s, n in zip(p.strides, b.shape)) + p.itemsize
-            for p, b in zip(places, buffers)]  # fmt: skip
+    ends = [_reach(b, p) for b, p in zip(buffers, places)]
     memory = np.zeros(max(ends, default=0) // piece, dtype=np.int64)
     found = []
     for number, (b, p) in enumerate(zip(buffers, places), 1):
-        strides = [s // piece for s in p.strides]
-        at = sum(
-            (np.arange(n).reshape([-1 if i == k else 1 for i in range(len(b.shape))]) * strides[k]
-             for k, n in enumerate(b.shape)),
-            np.zeros(b.shape, dtype=np.int64),
-        ) + p.offset // piece  # fmt: skip
+        first, strides = p.offset // piece, [s // piece for s in p.strides]
+        at = np.full((), first)
+        for n, stride in zip(b.shape, strides):
+            at = np.add.outer(at, np.arange(n) * stride)
         words = np.lib.stride_tricks.as_strided(
-            memory[p.offset // piece :],
+            memory[first:],
             (*b.shape, p.itemsize // piece),
             [memory.itemsize * s for s in (*strides, 1)],
         )
         found.append(Storage(b, words, number, at, p))
     return memory, found
+
+
+def _reach(b: Buffer, p: Address) -> int:
+    """The end of a buffer's last byte."""
+    return p.offset + sum(s * (n - 1) for s, n in zip(p.strides, b.shape)) + p.itemsize
 
 
 def _check_address(b: Buffer, p: Address | None, itemsize: int) -> None:
@@ -152,7 +154,9 @@ class Hazards:
         self._meet: dict[tuple[str, str], bool] = {}
 
     def meet(self, a: str, b: str) -> bool:
-        """Whether two buffers have a byte in common."""
+        """Whether two buffers have a byte of shared memory in common; those outside it never have."""
+        if not {a, b} <= self.storages.keys():
+            return False
         key = (a, b) if a < b else (b, a)
         if key not in self._meet:
             x, y = self.storages[a], self.storages[b]

@@ -94,6 +94,16 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     made.add_argument("--target", action="append", default=[], help="lower for this target, not the spec's")
     made.add_argument("--json", action="store_true", help="the same as data")
+
+    made = command("bench", _bench, "time kernels on a GPU beside other implementations and the memory floor")
+    made.add_argument(
+        "--shape", action="append", default=[], metavar="NAME=SIZE,...",
+        help="runtime sizes, usual ones for those left out; several are timed one after the other",
+    )  # fmt: skip
+    made.add_argument("--peers", default="all", help="a list such as fla,flashqla,neumann; all or none (default: all)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the same as data")
+    made.add_argument("--svg", type=Path, metavar="FILE", help="write a bar chart")
+    made.add_argument("--jobs", type=int, metavar="N", help="compile so many kernels at once")
     return parser
 
 
@@ -376,6 +386,29 @@ def _verify(options) -> int:
         if plain:
             print("these texts are what generated/ holds if `gdngen check` says so")
     return 1 if wrong else 0
+
+
+# -- bench -----------------------------------------------------------------------------------------
+
+
+def _bench(options) -> int:
+    from gdngen import bench, building, chart, gpu, peers, shapes, timings
+
+    wanted = [shapes.parse(text) for text in options.shape] or [{}]
+    asked = peers.chosen(options.peers)
+    gpu.require()
+    loaded = _load(options)
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = building.jobs(loaded, _wish(options), gpu.target(), Path(folder))
+        found = bench.run(
+            jobs, wanted, asked, lambda line: print(line, file=sys.stderr, flush=True), options.jobs
+        )
+    if options.json:
+        write.replace(options.json, timings.dumps(found))
+    if options.svg:
+        write.replace(options.svg, chart.svg(found))
+    print(timings.table(found))
+    return 1 if bench.failed(found) else 0
 
 
 if __name__ == "__main__":

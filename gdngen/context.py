@@ -182,6 +182,17 @@ class Context:
             f"name it under dtypes, or write one of: {' '.join(DTYPES)}",
         )
 
+    def word(self, choice: str | Source, what: str, known: tuple[str, ...]) -> str:
+        """One of the known words: as written, or what an expression of dims and options gives."""
+        if isinstance(choice, str):
+            return choice
+        found = self.static(choice)
+        if found in known:
+            return found
+        near = did_you_mean(str(found), known)
+        what = f"unknown {what} '{str(found)[:40]}'{near}"
+        raise self.fail(choice.where(), what, f"one of: {' '.join(known)}")
+
     # -- types -------------------------------------------------------------------------------
 
     def type_of(self, source: Source, node: ast.AST, scope: Scope) -> str:

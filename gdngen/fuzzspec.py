@@ -110,14 +110,19 @@ class Scribe:
         if at != "i, j":  # only its own tile at the same index
             alike = [t for t in alike if t is not out]
         sources = [*must, *(self.one(alike) for _ in range(self.choose(3)) if alike)]
-        terms = [f"cast({t.name}[{at if t is out or at == 'i, j' else 'i, j'}], float32)" for t in sources]
+        terms = [
+            f"cast({t.name}[{at if t is out or at == 'i, j' else 'i, j'}], float32)"
+            for t in sources
+        ]
         self.used(*sources)
         vectors = [t for t in have if t.scope == "shared" and t.shape == out.shape[:1]]
         if vectors and self.chance(1, 2):
             vector = self.one(vectors)
             self.used(vector)
             terms.append(f"cast({vector.name}[i], float32)")
-        turned = [t for t in have if t is not out and t.scope == "shared" and t.shape == out.shape[::-1]]
+        turned = [
+            t for t in have if t is not out and t.scope == "shared" and t.shape == out.shape[::-1]
+        ]
         if turned and at == "i, j" and self.chance(1, 4):
             tile = self.one(turned)
             self.used(tile)
@@ -183,7 +188,9 @@ class Scribe:
             return self.load(have)
         a, ta, b, tb, shape = self.one(pairs)
         self.used(a, b)
-        old = [t for t in have if t.scope == "fragment" and t.shape == shape and t.dtype == "float32"]
+        old = [
+            t for t in have if t.scope == "fragment" and t.shape == shape and t.dtype == "float32"
+        ]
         out = self.one(old) if old and self.chance(2, 3) else self.new("fragment", shape, "float32")
         arrow = "+>" if out in old and self.chance(1, 2) else "->"
         if arrow == "+>":
@@ -203,9 +210,15 @@ class Scribe:
             op = self.one(["sum", "max", "absmax"])
             return [f"- reduce: {op}({source.name}) -> {out.name}", "  axis: 1"], [out]
         alike = [t for t in shared if (t.shape, t.dtype) == (source.shape, source.dtype)]
-        out = self.one(alike) if self.chance(1, 2) else self.new("shared", source.shape, source.dtype)
+        out = (
+            self.one(alike) if self.chance(1, 2) else self.new("shared", source.shape, source.dtype)
+        )
         axis, reverse = self.choose(2), self.one(["true", "false"])
-        return [f"- cumsum: {source.name} -> {out.name}", f"  axis: {axis}", f"  reverse: {reverse}"], [out]
+        return [
+            f"- cumsum: {source.name} -> {out.name}",
+            f"  axis: {axis}",
+            f"  reverse: {reverse}",
+        ], [out]
 
     def fill(self, have):
         out = self.target(have)
@@ -223,7 +236,9 @@ class Scribe:
     # -- loops and branches ------------------------------------------------------------------
 
     def branch(self, have, depth: int, at: str):
-        cond = self.one([f"{v} {test}" for v in filter(None, ("c", at)) for test in ("== 0", "> 0")])
+        cond = self.one(
+            [f"{v} {test}" for v in filter(None, ("c", at)) for test in ("== 0", "> 0")]
+        )
         then, made = self.block(have, depth + 1, at, 3)
         lines = [f"- when: {cond}", "  do:", *_inside(then, 4)]
         if not self.chance(2, 3):
@@ -294,7 +309,13 @@ def write(choose: Choose) -> str:
         stages.append(lines)
     last = [t for t in have if t.name not in scribe.read or scribe.chance(1, 4)]
     stages.append([line for t in last or have[:1] for line in scribe.store(have, t)[0]])
-    out = ["kernel: fuzzed", "runtime: [T, K]", "threads: 32", f'grid: {{c: "ceildiv(T, {ROWS})"}}', "tensors:"]
+    out = [
+        "kernel: fuzzed",
+        "runtime: [T, K]",
+        "threads: 32",
+        f'grid: {{c: "ceildiv(T, {ROWS})"}}',
+        "tensors:",
+    ]
     out += scribe.tensors.values()
     if not any(name.startswith("z_") for name in scribe.tensors):
         out[1] = "runtime: [T]"

@@ -5,8 +5,8 @@ output must be the same, exactly: values are elements of a prime field, whatever
 product is an uninterpreted hash, so neither a tolerance nor a `where` can hide a wrong value. Live
 ranges, and what planned the kernel, are not looked at; any plan from anywhere can be judged.
 
-    field    numbers            symbols  expressions
-    arena    bytes at addresses replay   a run
+    field    numbers              symbols  expressions
+    arena    bytes at addresses   state    tensors and tiles   replay   statements
 
 Bytes that another buffer wrote since count as bytes that nothing wrote: dead bytes are never read.
 """
@@ -21,7 +21,8 @@ import numpy as np
 from gdngen.arena import Address, BadAddress
 from gdngen.expr import ExprError, evaluate, names
 from gdngen.model import Kernel, Loop, Statement, children
-from gdngen.replay import Fault, Machine, tensor_shape
+from gdngen.replay import Machine
+from gdngen.state import Fault, tensor_shape
 
 __all__ = ["Address", "Fault", "Verdict", "judge", "trial_sizes"]
 
@@ -80,7 +81,7 @@ def _reference(kernel: Kernel, sizes: tuple[tuple[str, int], ...], seed: int):
     """Outputs of the author's program, the buffers that it reads unwritten, and its blocks."""
     machine = Machine(kernel, dict(sizes), seed)
     machine.run()
-    undefined = {f.buffers[0] for f in machine.faults.values() if f.kind == "unwritten"}
+    undefined = {f.buffers[0] for f in machine.state.faults.values() if f.kind == "unwritten"}
     values = {**dict(kernel.values), **dict(sizes)}
     blocks = 1
     for _, count in kernel.grid:
@@ -89,10 +90,12 @@ def _reference(kernel: Kernel, sizes: tuple[tuple[str, int], ...], seed: int):
 
 
 def _outputs(machine: Machine) -> dict[str, np.ndarray]:
-    return {t.name: machine.tensors[t.name] for t in machine.kernel.tensors if t.role != "in"}
+    return {t.name: machine.state.tensors[t.name] for t in machine.kernel.tensors if t.role != "in"}
 
 
-def _run(planned: Kernel, addresses, sizes, seed, together, right, undefined: set[str]) -> list[Fault]:
+def _run(
+    planned: Kernel, addresses, sizes, seed, together, right, undefined: set[str]
+) -> list[Fault]:
     try:
         machine = Machine(planned, sizes, seed, addresses, together)
         machine.run()
@@ -102,7 +105,7 @@ def _run(planned: Kernel, addresses, sizes, seed, together, right, undefined: se
         return [Fault("malformed", e.what)]
     faults = [
         f
-        for f in machine.faults.values()
+        for f in machine.state.faults.values()
         if f.kind not in ("unwritten", "clobbered") or f.buffers[0] not in undefined
     ]
     return faults + list(_differences(machine, right))
@@ -113,12 +116,18 @@ def _differences(machine: Machine, right: Mapping[str, np.ndarray]) -> Iterator[
     for name, want in right.items():
         got = found.get(name)
         if got is None or got.shape != want.shape:
-            yield Fault("malformed", f"the planned kernel has no output '{name}' of shape {want.shape}")
+            yield Fault(
+                "malformed", f"the planned kernel has no output '{name}' of shape {want.shape}"
+            )
         elif (got != want).any():
             first = tuple(int(i) for i in np.argwhere(got != want)[0])
             count = int((got != want).sum())
             leaf = next(
-                (s for s in reversed(list(machine.kernel.leaves())) if any(a.name == name for a in s.writes())),
+                (
+                    s
+                    for s in reversed(list(machine.kernel.leaves()))
+                    if any(a.name == name for a in s.writes())
+                ),
                 None,
             )
             place = (leaf.id, leaf.where.line, leaf.stage) if leaf else (None, None, None)
@@ -161,7 +170,9 @@ def _counts_itself(count: ast.expr) -> bool:
     return isinstance(count, ast.Name)
 
 
-def _least(kernel: Kernel, sizes: dict[str, int], name: str, counts: list[tuple[ast.expr, int]]) -> int:
+def _least(
+    kernel: Kernel, sizes: dict[str, int], name: str, counts: list[tuple[ast.expr, int]]
+) -> int:
     """A size that gives these counts, part of the way to the next larger count."""
 
     def found(size: int) -> list[int] | None:

@@ -246,7 +246,7 @@ def _moved(before: Kernel, after: Kernel, unit: int) -> Change:
     body = after.statements()
     place = body.index(now)
     ahead = f"before line {body[place + 1].where.line}" if place + 1 < len(body) else "to the end"
-    return Change("moved", f"{what} (line {s.where.line}) moved from '{s.stage}' to '{now.stage}', {ahead}", names)
+    return Change("moved", f"{what} (line {s.where.line}) moved from '{s.stage}' to '{now.stage}', {ahead}", names, s.id)
 
 
 def _what(s: Statement) -> str:

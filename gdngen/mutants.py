@@ -16,7 +16,18 @@ from gdngen.addresses import addresses
 from gdngen.analysis import Analysis
 from gdngen.arena import Address
 from gdngen.expr import evaluate
-from gdngen.model import Access, Assign, Branch, Buffer, Kernel, Leaf, Loop, Raw, Statement, with_stages
+from gdngen.model import (
+    Access,
+    Assign,
+    Branch,
+    Buffer,
+    Kernel,
+    Leaf,
+    Loop,
+    Raw,
+    Statement,
+    with_stages,
+)
 from gdngen.plan import Wish
 
 ELSEWHERE = 1 << 16  # bytes: beyond every tile of a plan that is mutated
@@ -181,7 +192,9 @@ def _moved(kernel: Kernel, apart: Mapping[str, Address]) -> Iterator[Mutant]:
                 ]
                 if names:
                     body = stage.body[:k] + (then, s) + stage.body[k + 2 :]
-                    stages = kernel.stages[:n] + (replace(stage, body=body),) + kernel.stages[n + 1 :]
+                    stages = (
+                        kernel.stages[:n] + (replace(stage, body=body),) + kernel.stages[n + 1 :]
+                    )
                     yield Mutant("moved", (names[0],), with_stages(kernel, stages), apart)
             written |= _writes(s)
 

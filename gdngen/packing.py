@@ -6,7 +6,7 @@ code: the *last* Python name that the kernel binds to it (`k_beta = P` renames P
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 BASE_ALIGN = 16
 
@@ -30,21 +30,21 @@ def plain_layout(
 
 
 def merged_layout(
-    statements: Sequence[frozenset[str]], sizes: Mapping[str, int], align: Mapping[str, int] = {}
+    statements: Sequence[frozenset[str]],
+    sizes: Mapping[str, int],
+    align: Mapping[str, int] = {},
+    loops: Collection[int] = (),
 ) -> tuple[int, dict[str, int]]:
     """Total and offsets that the compiler's default merge arrives at.
 
-    statements  the storages that each top-level statement of the block touches, in order; a loop
-                or a branch, whatever it holds, is one statement
+    statements  the storages that each top-level statement of the block touches, in order: a loop
+                is one statement, a branch with an else one, a branch without counts as the
+                statements that it guards
+    loops       which of them, by index, are loops of several statements
     """
     if len(sizes) == 1:
         return sum(sizes.values()), dict.fromkeys(sizes, 0)
-    start: dict[str, int] = {}
-    end: dict[str, int] = {}
-    for index, touched in enumerate(statements):
-        for name in touched:
-            start.setdefault(name, index)
-            end[name] = index + 1
+    start, end = _lifetimes(statements, loops)
     free = _FreeBlocks()
     live: list[tuple[int, str]] = []
     top, offsets = 0, {}
@@ -63,6 +63,27 @@ def merged_layout(
         offsets[name] = offset
         live.append((end[name], name))
     return up(top, BASE_ALIGN), offsets
+
+
+def _lifetimes(
+    statements: Sequence[frozenset[str]], loops: Collection[int]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The statement from which each storage lives, and the one before which it is dead."""
+    start: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for index, touched in enumerate(statements):
+        for name in touched:
+            start.setdefault(name, index)
+            last[name] = index
+    # What was born outside and dies in a loop dies after the loops that follow it directly.
+    events = sorted({*start.values(), *last.values()})
+    for name, index in list(last.items()):
+        if index in loops and start[name] not in loops:
+            for later in events[events.index(index) + 1 :]:
+                if later not in loops:
+                    break
+                last[name] = later
+    return start, {name: index + 1 for name, index in last.items()}
 
 
 class _FreeBlocks:

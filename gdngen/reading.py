@@ -98,6 +98,12 @@ class Reader:
         )
         return None
 
+    def choice(self, node: Node | None, what: str, known: tuple[str, ...]) -> str | Source | None:
+        """One of the known words, or an expression that gives one: where(DK > 128, 'a', 'b')."""
+        if isinstance(node, Scalar) and "(" in node.text:
+            return self.expr(node, what)
+        return self.word(node, what, known)
+
     def name(self, scalar: Scalar, what: str) -> Scalar | None:
         if self.comma(scalar):
             return None

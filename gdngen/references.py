@@ -7,6 +7,7 @@ and layouts of the tensors are part of it. Adding one is a function with `@refer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,16 +27,19 @@ class Reference:
     dims: tuple[str, ...]
     gives: tuple[str, ...]
     compute: Callable[[Tensors, Mapping[str, Any]], dict[str, torch.Tensor]]
+    optional: frozenset[str] = frozenset()  # tensors that some conventions do without
 
     def __call__(self, tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """`gives` for the inputs in `tensors` (any dtype; worked on as float64, on the CPU)."""
-        wide = {name: tensors[name].detach().cpu().double() for name in self.needs}
+        present = [name for name in self.needs if name in tensors or name not in self.optional]
+        wide = {name: tensors[name].detach().cpu().double() for name in present}
         return self.compute(wide, values)
 
     def lacks(self, declared: Iterable[str]) -> tuple[str, ...]:
         """Names of tensors and dims that this reference is about and that are not `declared`."""
         have = set(declared)
-        return tuple(n for n in (*self.needs, *self.gives, *self.dims) if n not in have)
+        names = (*self.needs, *self.gives, *self.dims)
+        return tuple(n for n in names if n not in have and n not in self.optional)
 
 
 _REFERENCES: dict[str, Reference] = {}
@@ -51,47 +55,61 @@ def get(name: str) -> Reference:
 
 
 def reference(needs: str, gives: str, dims: str = ""):
-    """Make a function a reference under its own name."""
+    """Make a function a reference under its own name; `g?` is a tensor that may be left out."""
 
     def register(compute):
         name = compute.__name__
-        _REFERENCES[name] = Reference(
-            name, tuple(needs.split()), tuple(dims.split()), tuple(gives.split()), compute
-        )
+        lists = [tuple(w.rstrip("?") for w in words.split()) for words in (needs, dims, gives)]
+        optional = frozenset(w[:-1] for w in (needs + " " + gives).split() if w.endswith("?"))
+        _REFERENCES[name] = Reference(name, *lists, compute, optional)
         return _REFERENCES[name]
 
     return register
 
 
-@reference(needs="k v g beta", dims="BC", gives="A w u")
+@reference(needs="k v g? beta", dims="BC", gives="A? w u")
 def wy_prepare(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Chunk-local WY factors of Gated DeltaNet, by a triangular solve for each chunk of BC rows:
 
         (I + strictLower(diag(beta) (Gamma * k k^T))) A = I,  Gamma[i, j] = exp(g[i] - g[j]),
         w = A (beta * k),  u = A (beta * v)
 
-    k [B, H, T, DK], v [B, H, T, DV], g (a log gate summed along T, or along each chunk) and beta
-    [B, H, T] -> A [B, H, T, BC], w like k, u like v. Row t of A is its chunk's row; the columns of
-    a last chunk that lie past T are 0. (S. Yang, J. Kautz, A. Hatamizadeh: Gated Delta Networks,
-    arXiv 2412.06464, section 3.3.)
+    k [B, H, T, DK], v [B, HV, T, DV], g (log gate) and beta [B, HV, T] -> A [B, HV, T, BC],
+    w [B, HV, T, DK], u like v; HV is a multiple of H, and heads of k serve HV // H neighbours. Row
+    t of A is its chunk's row; the columns of a last chunk that lie past T are 0. (S. Yang, J. Kautz,
+    A. Hatamizadeh: Gated Delta Networks, arXiv 2412.06464, section 3.3.)
+
+    Options say which convention is meant, the first where a spec has none:
+    gate    tileops as above; fla with w = A (beta * exp(g) * k), for which u - w S is what the token
+            recurrence writes into a state S; ungated without g, Gamma = 1
+    sum     given: g is summed along T, or along each chunk; inside: it is a step's, to be summed
+    base    e: g is a natural logarithm; two: one to base 2
+    layout  bhtd as above; bthd with T before the heads, in every tensor
     """
     import torch
 
-    k, v, g, beta = (tensors[name] for name in ("k", "v", "g", "beta"))
+    turned = values.get("layout", "bhtd") == "bthd"
+    given = {name: x.transpose(1, 2) if turned else x for name, x in tensors.items()}
+    v, beta, gate = given["v"], given["beta"], values.get("gate", "tileops")
+    k = given["k"].repeat_interleave(v.shape[1] // given["k"].shape[1], 1)
+    g = given["g"] if gate != "ungated" else torch.zeros_like(beta)
+    g = g * math.log(2) if values.get("base", "e") == "two" else g
     chunk, length = int(values["BC"]), k.shape[2]
     parts: dict[str, list[torch.Tensor]] = {"A": [], "w": [], "u": []}
     for start in range(0, length, chunk):
         rows = slice(start, min(start + chunk, length))
-        kc, vc, gc, bc = k[:, :, rows], v[:, :, rows], g[:, :, rows], beta[:, :, rows, None]
+        kc, vc, gc, bc = k[:, :, rows], v[:, :, rows], g[:, :, rows, None], beta[:, :, rows, None]
+        gc = gc.cumsum(2) if values.get("sum", "given") == "inside" else gc
         # Above the diagonal the difference of gates is positive and may overflow; 0 * inf is NaN.
-        gates = (gc[..., :, None] - gc[..., None, :]).tril(-1).exp()
+        gates = (gc - gc.mT).tril(-1).exp()
         system = torch.tril(bc * gates * (kc @ kc.mT), -1)
         eye = torch.eye(kc.shape[2], dtype=torch.float64).expand_as(system)
         A = torch.linalg.solve_triangular(eye + system, eye, upper=False, unitriangular=True)
         parts["A"].append(torch.nn.functional.pad(A, (0, chunk - A.shape[-1])))
-        parts["w"].append(A @ (bc * kc))
+        parts["w"].append(A @ (bc * (gc.exp() if gate == "fla" else 1) * kc))
         parts["u"].append(A @ (bc * vc))
-    return {name: torch.cat(found, 2) for name, found in parts.items()}
+    found = {name: torch.cat(rows, 2) for name, rows in parts.items()}
+    return {name: x.transpose(1, 2) if turned else x for name, x in found.items()}
 
 
 @reference(needs="a b", gives="c")
@@ -117,3 +135,12 @@ def shifted_rms_norm(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, t
     x = tensors["x"]
     d = torch.diff(torch.cat([tensors["before"][:, None], x], 1), dim=1)
     return {"y": d / (d.square().mean(-1, keepdim=True) + 1e-6).sqrt()}
+
+
+@reference(needs="x", gives="y", dims="BC")
+def chunk_cumsum(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """y[b, t, h] = sum of x[b, s, h] over the rows s <= t of t's own chunk of BC rows; [B, T, H]."""
+    import torch
+
+    parts = tensors["x"].split(int(values["BC"]), 1)
+    return {"y": torch.cat([part.cumsum(1) for part in parts], 1)}

@@ -8,73 +8,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gdngen import maps, model, syntax
+from gdngen import chosen, layouts, maps, model, syntax
 from gdngen.context import MAX_ELEMENTS, Context, Scope, Stop
 from gdngen.errors import Report, did_you_mean
 from gdngen.expr import constant, linear
-from gdngen.syntax import DTYPES, Choice, Spec, Statement
+from gdngen.syntax import DTYPES, SAMPLES, SCOPES, Choice, Spec, Statement
 from gdngen.tiles import TILE
 
 DEFAULT_TARGETS = ("sm_80", "sm_90")
-MAX_DIM = 65536
 MAX_THREADS = 1024
 
 
 def resolve(spec: Spec, choice: Choice, report: Report) -> model.Kernel | None:
     """The kernel of one variant, or None where its values alone are already wrong."""
-    values = _values(spec, choice, report)
+    values = chosen.values(spec, choice, report)
     return None if values is None else _Resolver(spec, values, report).kernel()
-
-
-def _values(spec: Spec, choice: Choice, report: Report) -> dict[str, int | str] | None:
-    """dims -> int, options -> word, dtypes -> dtype; None if anything is missing or unknown."""
-    dims = {d.text for d in spec.dims}
-    defaults = {k.text: v for k, v in spec.dtypes}
-    options = {k.text: v for k, v in spec.options}
-    out: dict[str, int | str] = {k: v for k, v in defaults.items() if v is not None}
-    out |= {k: words[0] for k, words in options.items()}
-    wrong: set[str] = set()
-    for name, text in choice.values:
-        problem, hint = None, None
-        if name in dims:
-            if text.isdecimal() and text.isascii() and 1 <= int(text[:9]) == int(text) <= MAX_DIM:
-                out[name] = int(text)
-                continue
-            problem = f"a dim is a whole number from 1 to {MAX_DIM}"
-        elif name in defaults and text not in DTYPES:
-            problem, hint = (
-                f"not a dtype{did_you_mean(text, DTYPES)}",
-                f"one of: {' '.join(DTYPES)}",
-            )
-        elif name in options and text not in options[name]:
-            problem, hint = "not a choice", f"choices: {' '.join(options[name])}"
-        elif name not in defaults and name not in options:
-            known = [*dims, *defaults, *options]
-            report.error(
-                choice.where,
-                f"unknown name '{name[:40]}' in variants{did_you_mean(name, known)}",
-                f"dims, dtypes and options: {' '.join(sorted(known))}",
-            )
-            continue
-        if problem:
-            report.error(choice.where, f"{name}={text[:40]}: {problem}", hint)
-            wrong.add(name)
-        else:
-            out[name] = text
-    for name in [d.text for d in spec.dims] + list(defaults):
-        if name not in out and name not in wrong:
-            report.error(
-                choice.where, f"no value for '{name}'", "name it under variants, or with --set"
-            )
-            wrong.add(name)
-    return None if wrong else out
-
-
-def typed(word: str) -> int | str | bool:
-    """A choice of an option, as expressions see it."""
-    if word in ("true", "false"):
-        return word == "true"
-    return int(word) if word.isdecimal() and word.isascii() and len(word) < 10 else word
 
 
 class _Resolver:
@@ -86,7 +34,7 @@ class _Resolver:
             report,
             Scope(
                 {d.text: values[d.text] for d in spec.dims}
-                | {o: typed(str(values[o])) for o in options},
+                | {o: chosen.typed(str(values[o])) for o in options},
                 {r.text: (1.0, math.inf) for r in spec.runtime},
             ),
             {d: d for d in DTYPES} | {k.text: str(values[k.text]) for k, _ in spec.dtypes},
@@ -94,7 +42,8 @@ class _Resolver:
         )
 
     def kernel(self) -> model.Kernel:
-        spec, cx = self.spec, self.cx
+        cx = self.cx
+        spec = self.spec = layouts.laid_out(self.spec, cx)
         for declared in (*spec.tensors, *spec.buffers):
             self.declare(declared)
         grid = self.grid()
@@ -146,7 +95,8 @@ class _Resolver:
             self.cx.runtime_size(s, f"a side of '{t.name}'", self.cx.scope)
         dtype = self.cx.dtype(t.dtype, t.name)
         shape = tuple(s.node for s in t.shape)
-        return model.Tensor(t.name, t.where, t.role, shape, dtype, t.dtype.text, t.doc, t.sample)
+        sample = self.cx.word(t.sample, "sample", SAMPLES)
+        return model.Tensor(t.name, t.where, t.role, shape, dtype, t.dtype.text, t.doc, sample)
 
     def buffer(self, b: syntax.Buffer) -> model.Buffer:
         cx = self.cx
@@ -159,7 +109,7 @@ class _Resolver:
         return model.Buffer(
             name=b.name,
             where=b.where,
-            scope=b.scope,
+            scope=cx.word(b.scope, "scope", SCOPES),
             shape=shape,
             shape_text=tuple(ast.unparse(s.node) for s in b.shape),
             dtype=cx.dtype(b.dtype, b.name),

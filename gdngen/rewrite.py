@@ -31,12 +31,12 @@ from gdngen.model import (
 @dataclass(frozen=True)
 class Change:
     """One thing that a plan does to the author's program; `kind` moved, strips, in place, staged or
-    reload; `saves` is how many bytes more the plan would take without it."""
+    reload; `at` is the id of the statement moved, where one is."""
 
     kind: str
     text: str
     names: tuple[str, ...]
-    saves: int = 0
+    at: int = -1
 
 
 def depends(first: Statement, then: Statement) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gdngen import model
 from gdngen.expr import interval, names
 from gdngen.interpret import UNWRITTEN, shape
-from gdngen.model import BYTES, Assign, Kernel, Loop, Span, Statement
+from gdngen.model import BYTES, Assign, Kernel, Loop, Point, Span, Statement
 from gdngen.types import FLOATS
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # Steps of a log gate that is summed along the sequence: e^-0.3 and weaker, a usual one; e^-3, under
 # which exp(g_i - g_j) overflows float32 after 30 rows wherever a kernel takes a wrong difference.
 MILD, STRONG = 0.3, 3.0
+GATES = ("decay", "steps")  # samples that a trial's step is about: summed, and not
 STRONG_LENGTH = 40  # 40 * 3 > 88.7, where exp overflows float32
 HALF_LENGTH = (5, 8)  # of a tile: the only tile is ragged
 LAST_TILE = (9, 16)  # of a tile: so much of the last tile is inside
@@ -45,7 +46,7 @@ def trials(kernel: Kernel) -> tuple[Trial, ...]:
     """What a kernel is tried on: two batch sizes with ragged lengths, and, where a tensor is sampled
     as `decay`, strong decay that ends in the middle of a tile."""
     out = [Trial(sizes(kernel)), Trial(sizes(kernel, longer=True))]
-    if any(t.sample == "decay" for t in kernel.tensors):
+    if any(t.sample in GATES for t in kernel.tensors):
         long = {name: _strong(tile) for name, tile in tiles(kernel).items()}
         out.append(Trial({**sizes(kernel), **long}, STRONG))
     return tuple(out)
@@ -58,14 +59,15 @@ def _strong(tile: int) -> int:
 def sizes(kernel: Kernel, ragged: bool = True, longer: bool = False) -> dict[str, int]:
     """Small runtime sizes: counts are 2, but the first, the batch, is 1 unless `longer`.
 
-    Lengths are less than a tile, or, `longer`, more than one tile and more than the loads that a
+    A count that is divided by another, as heads that share keys are, is 4. Lengths are less than a
+    tile, or, `longer`, more than one tile and more than the loads that a
     pipelined loop has in flight; whole tiles where not `ragged`.
     """
-    tiled, out = tiles(kernel), {}
+    tiled, groups, out = tiles(kernel), _groups(kernel), {}
     counts = [name for name in kernel.runtime if name not in tiled]
     for name in kernel.runtime:
         if name in counts:
-            out[name] = 1 if name == counts[0] and not longer else 2
+            out[name] = 1 if name == counts[0] and not longer else 2 * (1 + (name in groups))
             continue
         tile, unit = tiled[name], _unit(kernel, name)
         full = _in_flight(kernel, name) if longer else 0
@@ -73,6 +75,21 @@ def sizes(kernel: Kernel, ragged: bool = True, longer: bool = False) -> dict[str
         part = max(1, tile * up // down // unit * unit or unit)
         out[name] = tile * full + part if ragged else tile * (full + 1)
     return out
+
+
+def _groups(kernel: Kernel) -> set[str]:
+    """Runtime sizes that some index divides by another: HV in h // (HV // H)."""
+
+    def exprs() -> Iterator[ast.expr]:
+        for leaf in kernel.leaves():
+            for a in leaf.reads() + leaf.writes():
+                yield from a.index or ()
+                yield from (p.at for p in (a.region.index if a.region else ()) if isinstance(p, Point))
+
+    found = (n for e in exprs() for n in ast.walk(e) if isinstance(n, ast.BinOp))
+    ratios = (n for n in found if isinstance(n.op, ast.FloorDiv))
+    pairs = ((getattr(n.left, "id", ""), getattr(n.right, "id", "")) for n in ratios)
+    return {a for a, b in pairs if {a, b} <= set(kernel.runtime)}
 
 
 def tiles(kernel: Kernel) -> dict[str, int]:
@@ -176,9 +193,9 @@ def _sample(kernel: Kernel, t: model.Tensor, sizes, source, step: float | None) 
     match t.sample:
         case "uniform":
             data = uniform()
-        case "decay":
+        case "decay" | "steps":
             steps = uniform() * MILD if step is None else torch.full(size, step, **like)
-            data = -steps.cumsum(_sequence(kernel, t))
+            data = -steps if t.sample == "steps" else -steps.cumsum(_sequence(kernel, t))
         case "index":
             data = uniform().argsort(-1)
         case "zeros":

@@ -57,8 +57,10 @@ def inplace_pairs(leaf: Leaf, kernel: Kernel) -> list[tuple[str, str]]:
     return out
 
 
-def pack(kernel: Kernel, found: Analysis) -> tuple[Slot, ...]:
-    """Slots of all shared buffers, least bytes for this order."""
+def pack(
+    kernel: Kernel, found: Analysis, apart: frozenset[tuple[str, str]] = frozenset()
+) -> tuple[Slot, ...]:
+    """Slots of all shared buffers, least bytes for this order; pairs in `apart` are not done in place."""
     exact = {
         a.name for leaf in kernel.leaves() if isinstance(leaf, Raw) for a in leaf.reads() + leaf.writes()
     }
@@ -70,20 +72,23 @@ def pack(kernel: Kernel, found: Analysis) -> tuple[Slot, ...]:
         else:
             classes.setdefault(class_of(b), []).append(b)
     for (dtype, height), buffers in classes.items():
-        tiles = _tiles(kernel, buffers, found)
+        tiles = _tiles(kernel, buffers, found, apart)
         slots += _slots(tiles, _columns(tiles), dtype, height)
     order = {b.name: i for i, b in enumerate(kernel.shared())}
     return tuple(sorted(slots, key=lambda s: order[s.name]))
 
 
-def _tiles(kernel: Kernel, buffers: list[Buffer], found: Analysis) -> list[Tile]:
+def _tiles(
+    kernel: Kernel, buffers: list[Buffer], found: Analysis, apart: frozenset[tuple[str, str]]
+) -> list[Tile]:
     """Chains of in-place updates joined into tiles; other buffers are tiles of their own."""
     at = {leaf.id: i for i, leaf in enumerate(found.order)}
     live = {b.name: frozenset(i for i, s in found.live.items() if b.name in s) for b in buffers}
     next_of: dict[str, str] = {}
     for leaf in found.order:
         for source, target in inplace_pairs(leaf, kernel):
-            if source not in live or target not in live or source in next_of or target in next_of.values():
+            taken = source in next_of or target in next_of.values() or (source, target) in apart
+            if source not in live or target not in live or taken:
                 continue
             dead = source not in found.after[leaf.id] and live[source] & live[target] == {leaf.id}
             if dead:

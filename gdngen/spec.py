@@ -22,6 +22,7 @@ from gdngen.syntax import (
     WORD,
     Buffer,
     Choice,
+    Layout,
     Spec,
     Tensor,
     is_reserved,
@@ -73,6 +74,7 @@ class _Reader(StatementReader):
             targets=tuple(self.targets(root)),
             buffers=self.buffers(root),
             stages=self.stages(root),
+            layouts=tuple(self.layouts(root)),
             reference=self.reference(root, [d.text for d in dims] + [t.name for t in tensors]),
         )
 
@@ -84,7 +86,7 @@ class _Reader(StatementReader):
             if not self.name(key, "dtype") or value is None:
                 continue
             open_ = value.text in ("null", "~", "")  # every variant names it
-            yield key, None if open_ else self.word(value, "dtype", DTYPES) or "float32"
+            yield key, None if open_ else self.choice(value, "dtype", DTYPES) or "float32"
 
     def options(self, root: Mapping):
         for key, node in self.mapping(root.get("options"), "options").entries:
@@ -132,6 +134,19 @@ class _Reader(StatementReader):
             elif self.word(target, "target", tuple(known)):
                 seen.add(target.text)
                 yield target
+
+    def layouts(self, root: Mapping):
+        hint = "layouts: [{when: order == 'bthd', swap: [1, 2], tensors: [q, k]}]"
+        for item in self.items(root.get("layouts"), "layouts"):
+            node = self.keys(self.mapping(item, "a layout"), "layout")
+            axes = [self.scalar(a, "an axis") for a in self.items(node.get("swap"), "swap")]
+            if len(axes) != 2 or not all(a and re.fullmatch("[0-5]", a.text) for a in axes):
+                self.error(item.where, "a layout swaps two axes, counted from 0", hint)
+                continue
+            swap = int(axes[0].text), int(axes[1].text)
+            tensors = self.names(node.get("tensors"), "tensor") if node.get("tensors") else None
+            if (when := self.expr(node.get("when"), "when")) or node.get("when") is None:
+                yield Layout(item.where, swap, tensors, when)
 
     def reference(self, root: Mapping, declared: list[str]) -> str | None:
         """The name of a known reference whose tensors and dims the spec has, by their names."""
@@ -181,7 +196,7 @@ class _Reader(StatementReader):
             node = self.keys(self.mapping(value, f"tensor '{key.text[:40]}'"), "tensor")
             shape, dtype = self.shape(node, key), self.dtype(node, key)
             role = self.needed(node, key, "role", ROLES)
-            sample = self.word(node.get("sample"), "sample", SAMPLES) or "normal"
+            sample = self.choice(node.get("sample"), "sample", SAMPLES) or "normal"
             when, doc = self.expr(node.get("when"), "when"), self.doc(node)
             if not self.name(key, "tensor"):
                 continue
@@ -195,7 +210,7 @@ class _Reader(StatementReader):
         for key, value in self.mapping(root.get("buffers"), "buffers").entries:
             node = self.keys(self.mapping(value, f"buffer '{key.text[:40]}'"), "buffer")
             shape, dtype = self.shape(node, key), self.dtype(node, key)
-            scope = self.needed(node, key, "scope", SCOPES)
+            scope = self.needed(node, key, "scope", SCOPES, self.choice)
             live, reuse = self.live(node.get("live")), self.scalar(node.get("reuse"), "reuse")
             when, doc = self.expr(node.get("when"), "when"), self.doc(node)
             if not self.name(key, "buffer"):
@@ -207,12 +222,13 @@ class _Reader(StatementReader):
             )
         return tuple(out)
 
-    def needed(self, node: Mapping, owner: Scalar, key: str, known: tuple[str, ...]) -> str | None:
+    def needed(self, node: Mapping, owner: Scalar, key: str, known: tuple[str, ...], read=None):
+        """One of the known words; what `read` makes of it where more than a word may stand there."""
         if node.get(key) is None:
             self.error(
                 owner.where, f"'{owner.text[:40]}' has no {key}", f"one of: {' '.join(known)}"
             )
-        return self.word(node.get(key), key, known)
+        return (read or self.word)(node.get(key), key, known)
 
     def shape(self, node: Mapping, owner: Scalar) -> tuple[Source, ...]:
         """The sizes; none where any of them is wrong."""

@@ -30,7 +30,7 @@ class Doubt:
     token: np.ndarray
 
 
-Active = "np.ndarray | bool"  # points at which an expression is computed
+Active = np.ndarray | bool  # points at which an expression is computed
 Load = Callable[[ast.Subscript, str, list, Active], np.ndarray]
 
 
@@ -51,14 +51,14 @@ class Reader:
         """The expression as field elements. Raises ExprError for a name without a value."""
         return as_data(self.of(node, active))
 
-    def exact(self, node: ast.AST) -> "np.ndarray | int":
+    def exact(self, node: ast.AST) -> np.ndarray | int:
         """An index: whole numbers that no data decides."""
         found = self.of(node, True)
         if isinstance(found, (Data, Doubt)):
             raise ExprError(node, f"'{ast.unparse(node)[:60]}' depends on data")
         return found
 
-    def condition(self, node: ast.AST, active: Active = True) -> "np.ndarray | bool | Doubt":
+    def condition(self, node: ast.AST, active: Active = True) -> np.ndarray | bool | Doubt:
         """A condition, decided (bools) or not."""
         return as_condition(self.of(node, active))
 
@@ -76,7 +76,9 @@ class Reader:
             case ast.UnaryOp(op=ast.Not(), operand=x):
                 return _not(self.condition(x, active))
             case ast.UnaryOp(op=op, operand=x):
-                return _negated(self.of(x, active)) if isinstance(op, ast.USub) else self.of(x, active)
+                return (
+                    _negated(self.of(x, active)) if isinstance(op, ast.USub) else self.of(x, active)
+                )
             case ast.BoolOp(op=op, values=parts):
                 join = _and if isinstance(op, ast.And) else _or
                 return functools.reduce(join, (self.condition(p, active) for p in parts))
@@ -119,7 +121,7 @@ def as_data(v) -> np.ndarray:
     return field.number(v)
 
 
-def as_condition(v) -> "np.ndarray | bool | Doubt":
+def as_condition(v) -> np.ndarray | bool | Doubt:
     if isinstance(v, Doubt):
         return v
     if isinstance(v, Data):
@@ -147,7 +149,8 @@ def _and(a, b):
         return np.logical_and(a, b)
     a, b = _doubt(a), _doubt(b)
     false = (a.decided & ~a.truth) | (b.decided & ~b.truth)
-    token = np.where(a.decided, b.token, np.where(b.decided, a.token, field.mixed("and", a.token, b.token)))
+    both = field.mixed("and", a.token, b.token)
+    token = np.where(a.decided, b.token, np.where(b.decided, a.token, both))
     return Doubt(false | (a.decided & b.decided), ~false & a.truth & b.truth, token)
 
 
@@ -165,7 +168,11 @@ def _negated(v):
     return Data(field.negate(as_data(v))) if isinstance(v, (Data, Doubt)) else -np.asarray(v)
 
 
-_RING = {ast.Add: field.add, ast.Mult: field.multiply, ast.Sub: lambda a, b: field.add(a, field.negate(b))}
+_RING = {
+    ast.Add: field.add,
+    ast.Mult: field.multiply,
+    ast.Sub: lambda a, b: field.add(a, field.negate(b)),
+}
 
 
 def _binary(op: type, a, b):

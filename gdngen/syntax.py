@@ -20,14 +20,15 @@ MAX_GRID = 3
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "bool")
 SCOPES = ("shared", "fragment", "local")
 ROLES = ("in", "out", "inout")
-SAMPLES = ("normal", "unit", "uniform", "decay", "index", "zeros")
+SAMPLES = ("normal", "unit", "uniform", "decay", "steps", "index", "zeros")
 REDUCTIONS = ("max", "min", "sum", "absmax", "abssum")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]{0,63}\Z")  # a choice of an option, a target
 
 KEYS = {
     "spec": "kernel doc dims runtime dtypes options variants tensors grid threads targets buffers "
-    "stages reference",
+    "stages layouts reference",
+    "layout": "when swap tensors",
     "variants": "forall where also",
     "tensor": "role shape dtype doc sample when",
     "buffer": "scope shape dtype live reuse doc when",
@@ -79,7 +80,7 @@ class Tensor:
     shape: tuple[Source, ...]
     dtype: Scalar
     doc: str = ""
-    sample: str = "normal"
+    sample: str | Source = "normal"
     when: Source | None = None
     faulty: bool = False
 
@@ -90,7 +91,7 @@ class Buffer:
 
     name: str
     where: Location
-    scope: str
+    scope: str | Source
     shape: tuple[Source, ...]
     dtype: Scalar
     live: tuple[Scalar, Scalar] | None = None
@@ -135,6 +136,16 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """Two axes that change places in some tensors (None: in all) where a condition holds."""
+
+    where: Location
+    swap: tuple[int, int]
+    tensors: tuple[Scalar, ...] | None
+    when: Source | None
+
+
+@dataclass(frozen=True)
 class Choice:
     """One combination asked for: name -> value, and where it was. `filtered` by `where` or not."""
 
@@ -151,7 +162,7 @@ class Spec:
     doc: str
     dims: tuple[Scalar, ...]
     runtime: tuple[Scalar, ...]
-    dtypes: tuple[tuple[Scalar, str | None], ...]
+    dtypes: tuple[tuple[Scalar, str | Source | None], ...]
     options: tuple[tuple[Scalar, tuple[str, ...]], ...]
     choices: tuple[Choice, ...]
     filters: tuple[Source, ...]
@@ -162,3 +173,4 @@ class Spec:
     buffers: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
     reference: str | None = None
+    layouts: tuple[Layout, ...] = ()

@@ -12,6 +12,7 @@ from gdngen.lean import Proof
 from gdngen.model import BYTES, Leaf
 from gdngen.plan import Plan, Planned, Wish
 from gdngen.registers import registers
+from gdngen.savings import savings
 from gdngen.storage import Slot, homes
 
 
@@ -27,7 +28,8 @@ def sharing(p: Planned) -> list[str]:
         if len(slot.tenants) > 1:
             first, *rest = slot.tenants
             dead = ", ".join(f"{t} is dead after {p.found.stages(t)[1]}" for t in slot.tenants[:-1])
-            out.append(f"{', '.join(rest)} on {first} ({dead})")
+            apart = sum(p.kernel.buffer(t).bytes for t in slot.tenants) - slot.bytes
+            out.append(f"{', '.join(rest)} on {first} ({dead}; {apart:,} bytes less)")
     return out
 
 
@@ -55,9 +57,16 @@ def plan_row(v: Checked, plans: dict[str, Planned], wish: Wish, on: Device) -> d
         "blocks_per_sm": on.blocks_per_sm(plan.asked, v.kernel.threads, regs.count),
         "slots": [_slot(chosen, s) for s in plan.slots],
         "shared": sharing(chosen),
-        "changes": [{"kind": c.kind, "what": c.text, "saves": c.saves} for c in plan.changes],
+        "changes": _changes(v, chosen, wish),
         "proof": _proof(proof) if proof else None,
     }
+
+
+def _changes(v: Checked, p: Planned, wish: Wish) -> list[dict]:
+    worth = savings(v.kernel, p, wish.allow_reload)
+    return [
+        {"kind": c.kind, "what": c.text, "saves": saves} for c, saves in zip(p.plan.changes, worth)
+    ]
 
 
 def _slot(p: Planned, s: Slot) -> dict:
@@ -87,7 +96,7 @@ def sentences(rows: list[dict]) -> list[str]:
         seen.add(told)
         lines = [f"  shared: {text}" for text in r["shared"]]
         for c in r["changes"]:
-            saves = f" ({c['saves']:,} bytes less)" if c["saves"] else ""
+            saves = f" ({c['saves']:,} bytes less)" if c["saves"] else ", at no cost in bytes"
             lines.append(f"  {c['kind']}: {c['what']}{saves}")
         if r["proof"]:
             lines.append(f"  proof: {_proved(r['proof'])}")
@@ -99,7 +108,7 @@ def sentences(rows: list[dict]) -> list[str]:
 def _proved(p: dict) -> str:
     searched = f"{p['states']:,} states" + (" exhausted" if p["exhausted"] else ", not all of them")
     least = f"no order needs less than {p['least_live_bytes']:,} live bytes, or {p['least_slot_bytes']:,} in slots"
-    gap = "the plan meets it" if p["optimal"] else f"the plan takes {p['gap']:,} more"
+    gap = "the plan meets it" if p["optimal"] else f"the plan takes {p['gap']:,} more, which costs no block"
     return f"{least} ({searched}); {gap}"
 
 

@@ -150,7 +150,10 @@ def cells(row: Row, rows: Iterable[Row]) -> list[str]:
         f"{ratio:.2f}" if ratio else "-",
         f"{row.rate / 1e12:.2f}" if row.rounds else "-",
         *("-" if e is None else f"{e:.1e}" for e in (row.error, row.worst)),
-        *("-" if n is None else f"{n:,}" for n in (code.asked, code.registers, code.spills, code.blocks)),
+        *(
+            "-" if n is None else f"{n:,}"
+            for n in (code.asked, code.registers, code.spills, code.blocks)
+        ),
     ]
 
 
@@ -167,7 +170,9 @@ def table(run: Run) -> str:
         machine,
     ]
     lines += [f"wrong: {r.variant} at {r.shape}, {r.who}: {r.wrong}" for r in run.rows if r.wrong]
-    lines += [f"not timed: {s.who} beside {', '.join(names)}: {s.why}" for s, names in _told(run.skipped)]
+    lines += [
+        f"not timed: {s.who} beside {', '.join(names)}: {s.why}" for s, names in _told(run.skipped)
+    ]
     if any(r.code.how for r in run.rows):
         how = dict.fromkeys(r.code.how for r in run.rows if r.code.how)
         lines.append(f"blocks/SM: {'; '.join(how)}")

@@ -12,7 +12,8 @@ from pathlib import PurePath
 from gdngen import model
 from gdngen.errors import Report, did_you_mean
 from gdngen.expr import ExprError, evaluate, names
-from gdngen.resolve import resolve, typed
+from gdngen.chosen import default_dtypes, typed
+from gdngen.resolve import resolve
 from gdngen.source import Source
 from gdngen.syntax import DTYPES, Choice, Spec
 
@@ -52,7 +53,7 @@ def kernels(
         report.error(
             spec.stages[0].where, "no stage has a statement", "stages: {load: [{copy: x -> y}]}"
         )
-    if len(out) == len(seen):
+    if len(out) == len(seen) and not settings:  # a part of the variants may leave out what others use
         _check_used(spec, out, report)
     return tuple(out)
 
@@ -82,10 +83,18 @@ def chosen(spec: Spec, report: Report, settings: Mapping[str, str]) -> list[Choi
 
 def _passes(spec: Spec, choice: Choice, report: Report) -> bool:
     values = {d: d for d in DTYPES}
-    values |= {k.text: v for k, v in spec.dtypes if v is not None}
     values |= {k.text: typed(words[0]) for k, words in spec.options}
     values |= {k: typed(v) for k, v in choice.values}
+    values |= _default_dtypes(spec, choice)
     return all(_holds(source, values, report) for source in spec.filters)
+
+
+def _default_dtypes(spec: Spec, choice: Choice) -> dict[str, str]:
+    """None where they have a mistake, which `chosen.values` reports."""
+    try:
+        return default_dtypes(spec, dict(choice.values))
+    except ExprError:
+        return {}
 
 
 def _holds(source: Source, values: Mapping, report: Report) -> bool:
@@ -117,13 +126,20 @@ def module_name(spec: Spec, choice: Choice) -> str:
     parts = [f"spec_{stem}" if stem[:1].isdigit() else stem]
     parts += [f"{short}{values.get(d, '')}" for d, short in zip(dims, short_names(dims))]
     parts += [values.get(k.text, "") for k, default in spec.dtypes if default is None]
+    usual = _default_dtypes(spec, Choice(_without(choice, spec), choice.where))
     for key, default in spec.dtypes:
-        if default is not None and values.get(key.text, default) != default:
+        if default is not None and values.get(key.text) not in (None, usual.get(key.text)):
             parts += [key.text, values[key.text]]
     for key, words in spec.options:
         if values.get(key.text, words[0]) != words[0]:
             parts += [key.text, values[key.text]]
     return re.sub(r"[^a-z0-9]+", "_", "_".join(p for p in parts if p).lower()).strip("_")
+
+
+def _without(choice: Choice, spec: Spec) -> tuple[tuple[str, str], ...]:
+    """The choice without the dtypes that have defaults."""
+    named = {k.text for k, default in spec.dtypes if default is not None}
+    return tuple((k, v) for k, v in choice.values if k not in named)
 
 
 def short_names(dims: list[str]) -> list[str]:

@@ -175,10 +175,10 @@ def operands(seed: int) -> tuple[str, Program]:
     return draft.text(), Program(dict(draft.tiles), tuple(gemms), tuple(copies), draft.threads)
 
 
-def lifetimes(seed: int) -> tuple[str, list[frozenset[str]], dict[str, int]]:
+def lifetimes(seed: int) -> tuple[str, list[frozenset[str]], dict[str, int], list[int]]:
     """Tiles of many sizes that live and die, across loops and branches too.
 
-    Returns the text, what each statement touches, and the sizes.
+    Returns the text, what each statement touches, the sizes, and which statements are loops.
     """
     r = random.Random(seed)
     draft = Draft(config="")
@@ -187,6 +187,7 @@ def lifetimes(seed: int) -> tuple[str, list[frozenset[str]], dict[str, int]]:
     sizes = {name: r.choice([128, 256, 384, 512, 1024, 1536, 2048]) for name in names}
     written: list[str] = []
     statements: list[set[str]] = []
+    loops: list[int] = []
 
     def write(indent=""):
         name = r.choice(names)
@@ -219,6 +220,7 @@ def lifetimes(seed: int) -> tuple[str, list[frozenset[str]], dict[str, int]]:
             statements.append(read())
         elif kind == "loop":
             draft.lines.append("for q in T.serial(5):")
+            loops.append(len(statements))
             statements.append(write(inner) | write(inner) | read(inner))
         else:
             draft.lines.append("if c > 3:")
@@ -232,7 +234,7 @@ def lifetimes(seed: int) -> tuple[str, list[frozenset[str]], dict[str, int]]:
     for name in sorted(touched):
         draft.tile(name, [sizes[name]], "float32")
     bytes_ = {name: 4 * sizes[name] for name in sorted(touched)}
-    return draft.text(), [frozenset(touches) for touches in statements], bytes_
+    return draft.text(), [frozenset(touches) for touches in statements], bytes_, loops
 
 
 def pipelined(seed: int) -> tuple[str, Program, Loop, bool]:

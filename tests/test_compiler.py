@@ -138,9 +138,9 @@ def check_operands(tmp_path, seed: int, target: str) -> None:
 
 
 def check_lifetimes(tmp_path, seed: int, target: str) -> None:
-    text, statements, sizes = random_kernels.lifetimes(seed)
+    text, statements, sizes, loops = random_kernels.lifetimes(seed)
     real = lowered(tmp_path, text, target, [])
-    total, offsets = packing.merged_layout(statements, sizes)
+    total, offsets = packing.merged_layout(statements, sizes, loops=loops)
     assert real.dynamic_bytes == total, text
     assert offsets_of(real.source) == (offsets if len(offsets) > 1 else {}), text
 

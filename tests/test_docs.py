@@ -127,6 +127,7 @@ def keys(section: str) -> list[str]:
         ("Variants", "variants"),
         ("Tensors", "tensor"),
         ("Buffers", "buffer"),
+        ("Layouts", "layout"),
     ],
 )
 def test_keys(section, level):

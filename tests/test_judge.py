@@ -44,7 +44,9 @@ def small(buffers: str, *statements: str) -> Kernel:
     """A kernel of one stage; tensors that it doesn't use are left out."""
     body = "\n".join(f"    - {s}" for s in statements)
     head = [
-        line for line in HEAD.splitlines() if "role" not in line or f"{line.split(':')[0].strip()}[c" in body
+        line
+        for line in HEAD.splitlines()
+        if "role" not in line or f"{line.split(':')[0].strip()}[c" in body
     ]
     return fuzz.load("\n".join([*head, buffers, "stages:", "  all:", body, ""])).kernel
 
@@ -86,10 +88,17 @@ def test_rounding_keeps_what_a_dtype_holds_and_nests():
         assert (field.rounded(once, dtype) == once).all()
         assert (once != x).mean() > 0.7
         assert field.rounded(np.array([0]), dtype) == [0]
-    for narrow, wide in (("float16", "float32"), ("bfloat16", "float32"), ("int8", "bfloat16"), ("int16", "float32")):
+    for narrow, wide in (
+        ("float16", "float32"),
+        ("bfloat16", "float32"),
+        ("int8", "bfloat16"),
+        ("int16", "float32"),
+    ):
         once = field.rounded(x, narrow)
         assert (field.rounded(once, wide) == once).all()
-    assert (field.rounded(field.rounded(x, "float16"), "bfloat16") != field.rounded(x, "float16")).any()
+    assert (
+        field.rounded(field.rounded(x, "float16"), "bfloat16") != field.rounded(x, "float16")
+    ).any()
 
 
 # -- plans that are right --------------------------------------------------------------------------
@@ -155,7 +164,9 @@ def test_unwritten_elements_are_the_authors_business():
     verdict = judge(kernel, kernel, {"a": rows(0), "b": rows(1024)})
     assert verdict.ok and verdict.undefined == ("b",)
     assert judge(kernel, kernel, {"a": rows(0), "b": rows(0)}).ok
-    kernel = small(BOTH, f"copy: {X} -> a", some, each("a[i, j] = b[i, j] + a[i, j]"), f"copy: a -> {Y}")
+    kernel = small(
+        BOTH, f"copy: {X} -> a", some, each("a[i, j] = b[i, j] + a[i, j]"), f"copy: a -> {Y}"
+    )
     assert judge(kernel, kernel, {"a": rows(0), "b": rows(1024)}).ok
     assert not judge(kernel, kernel, {"a": rows(0), "b": rows(0)}).ok
 
@@ -219,7 +230,11 @@ def test_no_where_hides_a_poisoned_value():
     """Under a condition on data both sides count; under one on indices the side taken."""
     where = {"a": rows(0), "b": rows(0)}
     for cond, right in (("i >= 0", True), ("a[i, j] > 0", False)):
-        lines = (f"copy: {X} -> b", f"copy: {X} -> a", each(f"a[i, j] = where({cond}, a[i, j], b[i, j])"))
+        lines = (
+            f"copy: {X} -> b",
+            f"copy: {X} -> a",
+            each(f"a[i, j] = where({cond}, a[i, j], b[i, j])"),
+        )
         kernel = small(BOTH, *lines, f"copy: a -> {Y}")
         assert judge(kernel, kernel, where).ok is right
 
@@ -228,7 +243,10 @@ def test_a_map_that_races_with_itself():
     turned = small(BOTH, f"copy: {X} -> a", each("b[i, j] = a[j, i]"), f"copy: b -> {Y}")
     assert kinds(judge(turned, turned, {"a": rows(0), "b": rows(0)})) == {"race"}
     mixed = small(
-        tiles(a="float16", b="float32"), f"copy: {H} -> a", each("b[i, j] = a[i, j]"), f"copy: b -> {Y}"
+        tiles(a="float16", b="float32"),
+        f"copy: {H} -> a",
+        each("b[i, j] = a[i, j]"),
+        f"copy: b -> {Y}",
     )
     assert "race" in kinds(judge(mixed, mixed, {"a": rows(0, 2), "b": rows(0, 4)}))
     spread = Address(0, (64, 4), 2)  # each half-size element within the element it becomes
@@ -238,7 +256,9 @@ def test_a_map_that_races_with_itself():
 def test_two_assignments_of_one_loop_that_race():
     """As statements of their own they may share; as one parallel loop they may not."""
     both = "map: {i: 16, j: 16}\n      do:\n        - b[i, j] = a[j, i]\n        - d[i, j] = b[i, j] * 3"
-    kernel = small(tiles(a="float32", b="float32", d="float32"), f"copy: {X} -> a", both, f"copy: d -> {Y}")
+    kernel = small(
+        tiles(a="float32", b="float32", d="float32"), f"copy: {X} -> a", both, f"copy: d -> {Y}"
+    )
     where = {"a": rows(0), "b": rows(1024), "d": rows(0)}
     ids = [tuple(s.id for s in kernel.leaves() if not isinstance(s, Copy))]
     assert judge(kernel, kernel, where).ok
@@ -280,7 +300,15 @@ def test_bytes_of_two_values_are_no_value():
 
 @pytest.mark.parametrize(
     "address",
-    [None, rows(2), rows(-4), Address(0, (4,), 4), rows(0, 2), Address(0, (60, 4), 4), Address(0, (0, 4), 4)],
+    [
+        None,
+        rows(2),
+        rows(-4),
+        Address(0, (4,), 4),
+        rows(0, 2),
+        Address(0, (60, 4), 4),
+        Address(0, (0, 4), 4),
+    ],
 )
 def test_addresses_that_no_memory_has(address):
     kernel = small(BOTH, *CHAIN)
@@ -321,17 +349,23 @@ def test_a_verdict_is_data_and_the_same_every_time():
     first, second = judge(kernel, kernel, where, seed=3), judge(kernel, kernel, where, seed=3)
     assert first == second and not first.ok
     data = json.loads(json.dumps(first.as_dict()))
-    assert data["ok"] is False and data["faults"][0]["kind"] == "race" and data["sizes"] == {"T": 25}
+    assert (
+        data["ok"] is False and data["faults"][0]["kind"] == "race" and data["sizes"] == {"T": 25}
+    )
 
 
 def test_the_judge_shares_no_code_with_what_it_judges():
     """Of gdngen it imports the model, expressions and itself."""
-    own = {"judge", "replay", "arena", "symbols", "field"}
+    own = {"judge", "replay", "state", "arena", "symbols", "field"}
     for name in own:
         tree = ast.parse((ROOT / "gdngen" / f"{name}.py").read_text())
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gdngen"):
-                parts = [a.name for a in node.names] if node.module == "gdngen" else [node.module[7:]]
+                parts = (
+                    [a.name for a in node.names] if node.module == "gdngen" else [node.module[7:]]
+                )
                 assert set(parts) <= own | {"model", "expr"}, f"{name} imports {parts}"
             elif isinstance(node, ast.Import):
-                assert not any(a.name.startswith(("gdngen", "torch", "tilelang")) for a in node.names)
+                assert not any(
+                    a.name.startswith(("gdngen", "torch", "tilelang")) for a in node.names
+                )
