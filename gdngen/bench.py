@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from gdngen import building, contenders, gpu, peers, samples, shapes, timings, verify
 from gdngen.building import Built, Job
+from gdngen.contenders import Contender, NotServed
 from gdngen.devices import devices
 from gdngen.model import Kernel
-from gdngen.contenders import Contender
 from gdngen.peers import Peer
 from gdngen.timings import Code, Row, Run, Skipped
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SLICE = 1 << 26  # bytes: a part that float64 references work on within a second
 ROUNDS = 2
+DEVICE = "cuda"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def judged(
     if found is None:
         small = samples.sizes(kernel, longer=True)
         found = Part(small, shapes.text(small), lambda _, tensor: tensor.cpu())
-        tensors = samples.inputs(kernel, small, device="cuda")
+        tensors = samples.inputs(kernel, small, device=DEVICE, restart=True)
     given = {t.name: found.cut(t.name, tensors[t.name]) for t in kernel.tensors if t.role != "out"}
     bound = who.bind(tensors)
     outputs = bound.outputs(bound.call())
@@ -136,8 +137,13 @@ def run(
     asked: tuple[Peer, ...],
     progress: Callable[[str], None] = lambda _: None,
     workers: int | None = None,
+    keep: Callable[[Run], None] = lambda _: None,
 ) -> Run:
-    """Times every job on every shape beside the peers asked for."""
+    """Times every job on every shape beside the peers asked for.
+
+    progress   is told what is about to happen; `keep` gets all that is known after each shape
+    workers    compile side by side
+    """
     shapes.check_names(wanted, [job.kernel for job in jobs])
     beside: dict[int, list[Contender]] = {}
     skipped: list[tuple[int, str, str]] = []
@@ -161,8 +167,10 @@ def run(
             at = shapes.sizes(job.kernel, given)
             text = shapes.text(at)
             progress(f"[{i + 1}/{len(jobs)}] {job.path.stem} at {text}")
-            rows += group(job, at, beside.get(i, []), built, int(machine["l2"]), rate)
+            more, refused = group(job, at, beside.get(i, []), built, int(machine["l2"]), rate)
+            rows, missed = rows + more, missed + refused
             missed += [Skipped(job.path.stem, text, *why) for n, *why in skipped if n == i]
+            keep(Run(machine, rate, tuple(rows), tuple(missed)))
     return Run(machine, rate, tuple(rows), tuple(missed))
 
 
@@ -173,11 +181,11 @@ def group(
     built: Mapping[Path, Built],
     l2: int,
     rate: float,
-) -> list[Row]:
+) -> tuple[list[Row], list[Skipped]]:
     """One generated kernel and its peers on one shape, judged, then timed in turn."""
     least = timings.least_bytes(job.kernel, at)
     same = (job.path.stem, shapes.text(at))
-    rows, ready, drawn = [], [], None
+    rows, refused, ready, drawn = [], [], [], None
     for who in (contenders.ours(job.kernel, job.path), *others):
         made = built.get(who.path) if who.path else None
         row = Row(*same, who.who, who.what, (), least, timings.floor(least, rate))
@@ -185,13 +193,16 @@ def group(
             if made and made.refusal:
                 raise RuntimeError(made.refusal)
             drawn = drawn or [
-                samples.inputs(job.kernel, at, seed=seed, device="cuda")
+                samples.inputs(job.kernel, at, seed=seed, device=DEVICE, restart=True)
                 for seed in range(gpu.sets(least, l2))
             ]
             row = replace(row, code=code(made, job.planned if who.path == job.path else None))
             row = judged(row, job.kernel, who, drawn[0], at)
             ready.append((len(rows), [who.bind(tensors).call for tensors in drawn]))
-        except Exception as e:  # a peer may refuse a shape in any way, and a kernel may crash
+        except NotServed as e:
+            refused.append(Skipped(*same, who.who, str(e)))
+            continue
+        except Exception as e:  # a peer may fail in any way, and a kernel may crash
             row = replace(row, wrong=_message(e))
         rows.append(row)
     for _ in range(ROUNDS):
@@ -200,7 +211,7 @@ def group(
                 rows[i] = replace(rows[i], rounds=(*rows[i].rounds, gpu.median(calls)))
             except Exception as e:
                 rows[i] = replace(rows[i], wrong=_message(e))
-    return rows
+    return rows, refused
 
 
 def _message(e: Exception) -> str:

@@ -6,6 +6,7 @@ left unformatted. Compiled kernels stay in TileLang's cache on disk, where the c
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from gdngen import catalog, driver, lowering
 from gdngen.driver import Loaded, Module
+from gdngen.errors import GdngenError
 from gdngen.model import Kernel
 from gdngen.plan import Plan, Wish
 
@@ -70,7 +72,7 @@ def jobs(
 
 
 def _jobs(one: Loaded, wish: Wish, target: str, folder: Path, root: Path) -> list[Job]:
-    known = _checked_in(driver.spec_name(one.path), wish, target, root)
+    known = _known(driver.spec_name(one.path), wish, target, root)
     out, missing = {}, []
     for v in one.variants:
         path = known.get(_values(v.kernel))
@@ -88,7 +90,7 @@ def _jobs(one: Loaded, wish: Wish, target: str, folder: Path, root: Path) -> lis
     return [out[v.kernel.module] for v in one.variants]
 
 
-def _checked_in(spec: str, wish: Wish, target: str, root: Path) -> dict[tuple, str]:
+def _known(spec: str, wish: Wish, target: str, root: Path) -> dict[tuple, str]:
     """Values of a variant -> its checked-in file for a target; none where `wish` is out of the way."""
     if wish != Wish(wish.policy) or not (root / driver.MANIFEST).exists():
         return {}
@@ -97,6 +99,26 @@ def _checked_in(spec: str, wish: Wish, target: str, root: Path) -> dict[tuple, s
         for path, e in catalog.manifest(root).items()
         if e["spec"] == spec and e["policy"] == wish.policy and target in e["targets"]
     }
+
+
+def checked_in(select: str, target: str, root: Path = catalog.GENERATED) -> list[Job]:
+    """Files of `root` that are for a target and whose path below it fits a glob, as they lie there.
+
+    Raises GdngenError where the specs beside `root` no longer have such a variant.
+    """
+    loaded: dict[str, dict[tuple, Kernel]] = {}
+    out = []
+    for path, e in catalog.manifest(root).items():
+        if target not in e["targets"] or not fnmatch.fnmatchcase(path, select):
+            continue
+        if e["spec"] not in loaded:
+            variants = driver.load(root.parent / e["spec"]).variants
+            loaded[e["spec"]] = {_values(v.kernel): v.kernel for v in variants}
+        kernel = loaded[e["spec"]].get(tuple(sorted(e["values"].items())))
+        if kernel is None:
+            raise GdngenError(f"error: {e['spec']} has no variant for {path}: run gdngen render")
+        out.append(Job(kernel, root / path, target, **e["targets"][target]))
+    return out
 
 
 def _values(kernel: Kernel) -> tuple:
@@ -135,11 +157,13 @@ def build(path: Path, target: str) -> Built:
     began = time.perf_counter()
     try:
         factory = lowering.load(path)
-        source = factory().get_kernel_source()
-        lowered = lowering.cached_lower(path, target)
+        kernel = factory()
+        source, attributes = kernel.get_kernel_source(), kernel.target.attrs
+        arch = str(attributes["arch"]) if "arch" in attributes else target
+        lowered = lowering.cached_lower(path, arch)
         found = ENTRY.findall(source)
         fast = bool((factory.pass_configs or {}).get(FAST_MATH))
-        made = lowering.cubin(source, target, ("--use_fast_math",) if fast else ())
+        made = lowering.cubin(source, arch, ("--use_fast_math",) if fast else ())
     except Exception as e:  # the compiler's errors are of many types
         why = f"{type(e).__name__}: {str(e).strip() or 'no message'}"
         return Built(path, time.perf_counter() - began, why)

@@ -1,4 +1,4 @@
-"""How a kernel means its k, v, g and beta, in the terms of the peers; and their WY factors in float64."""
+"""How a kernel means its k, v, g and beta, and the same in the terms of its peers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from gdngen.model import Kernel
 if TYPE_CHECKING:
     import torch
 
+    Tensors = dict[str, torch.Tensor]
+
 LN2 = 0.6931471805599453
 
 
@@ -21,7 +23,7 @@ class Terms:
     """How a kernel's k, v, g and beta are meant.
 
     heads_first   [B, H, T, D] and not [B, T, H, D]
-    summed        g is summed along the sequence already, `log2` in powers of two
+    summed        g is summed along each chunk already; `log2` that it is to base 2
     """
 
     heads_first: bool
@@ -45,6 +47,14 @@ class Terms:
         """Natural log gates in [B, T, H], summed along each chunk, as float32."""
         return chunk_gates(self.length_first(g), self.chunk, self.summed, self.log2)
 
+    def right(self, tensors: Tensors, gate: str) -> Tensors:
+        """A, w and u in float64, in the kernel's layout, by a convention of `wy_prepare`."""
+        g = self.gates(tensors["g"])
+        given = {**tensors, "g": self.turned(g) if self.heads_first else g}
+        layout = "bhtd" if self.heads_first else "bthd"
+        values = {"BC": self.chunk, "gate": gate, "layout": layout}
+        return references.get("wy_prepare")(given, values)
+
 
 def terms(kernel: Kernel) -> Terms:
     """Read off a kernel with tensors k and g; ValueError where they have no layout known here."""
@@ -55,48 +65,18 @@ def terms(kernel: Kernel) -> Terms:
         raise ValueError("k is neither [B, H, T, D] nor [B, T, H, D]")
     written = kernel.tensor("A")
     chunk = int(evaluate(written.shape[-1], values)) if written else int(values.get("BC", 0))
-    summed = kernel.tensor("g").sample == "decay"
-    return Terms(lengths == [2], chunk, summed, "log2" in values.values())
+    summed = values.get("sum", "given") == "given"
+    return Terms(lengths == [2], chunk, summed, values.get("base", "e") == "two")
 
 
 def chunk_gates(g: torch.Tensor, chunk: int, summed: bool, log2: bool) -> torch.Tensor:
     """Natural log gates [B, T, H], summed along each chunk, float32.
 
-    summed   whether `g` is summed already, along T or along each chunk: then each chunk starts at
-             its first row's value, which no difference within the chunk shows
-    log2     whether `g` is in powers of two
+    summed   whether `g` is summed already; `log2` whether it is in powers of two
     """
     import torch
 
     wide = g.double() * (LN2 if log2 else 1.0)
-    length = wide.shape[1]
-    padded = torch.nn.functional.pad(wide, (0, 0, 0, -length % chunk))
-    tiles = padded.unflatten(1, (-1, chunk))
-    local = tiles - tiles[:, :, :1] if summed else tiles.cumsum(2)
-    return local.flatten(1, 2)[:, :length].float().contiguous()
-
-
-def gated_wy(
-    k: torch.Tensor,
-    v: torch.Tensor,
-    g: torch.Tensor,
-    beta: torch.Tensor,
-    chunk: int,
-    gated: bool = True,
-) -> dict[str, torch.Tensor]:
-    """A, w and u in float64, of k [B, Hk, T, K], v [B, H, T, V], g and beta [B, H, T]; Hk divides H.
-
-    w is A (beta e^g k) where `gated`, which is what the token recurrence asks for, else A (beta k).
-    """
-    import torch
-
-    k = k.double().repeat_interleave(v.shape[1] // k.shape[1], 1)
-    found = references.get("wy_prepare")({"k": k, "v": v, "g": g, "beta": beta}, {"BC": chunk})
-    if not gated:
-        return found
-    scaled = k * (beta.double() * g.double().exp())[..., None]
-    rows = []
-    for start in range(0, k.shape[2], chunk):
-        at = slice(start, min(start + chunk, k.shape[2]))
-        rows.append(found["A"][:, :, at, : at.stop - start] @ scaled[:, :, at])
-    return {**found, "w": torch.cat(rows, 2)}
+    if not summed:
+        wide = torch.cat([part.cumsum(1) for part in wide.split(chunk, 1)], 1)
+    return wide.float().contiguous()

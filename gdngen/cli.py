@@ -93,14 +93,23 @@ def _parser() -> argparse.ArgumentParser:
     made = command("verify", _verify, "run the kernels, compare with the right answer and the planned bytes")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     made.add_argument("--target", action="append", default=[], help="lower for this target, not the spec's")
+    made.add_argument(
+        "--emulate", action="store_true",
+        help="run the CUDA for sm_80 on the CPU: races, barriers, stray accesses; needs a C++ compiler",
+    )  # fmt: skip
     made.add_argument("--json", action="store_true", help="the same as data")
 
-    made = command("bench", _bench, "time kernels on a GPU beside other implementations and the memory floor")
+    made = command("mutate", _mutate, "delete each barrier of the emulated CUDA in turn: is it missed?")
+    made.add_argument("--json", action="store_true", help="the same as data")
+
+    made = command("bench", _bench, "time kernels on a GPU, beside others and the memory floor")
     made.add_argument(
         "--shape", action="append", default=[], metavar="NAME=SIZE,...",
         help="runtime sizes, usual ones for those left out; several are timed one after the other",
     )  # fmt: skip
-    made.add_argument("--peers", default="all", help="a list such as fla,flashqla,neumann; all or none (default: all)")
+    made.add_argument(
+        "--peers", default="all", help="a list such as fla,flashqla,neumann; all or none (default: all)"
+    )
     made.add_argument("--json", type=Path, metavar="FILE", help="write the same as data")
     made.add_argument("--svg", type=Path, metavar="FILE", help="write a bar chart")
     made.add_argument("--jobs", type=int, metavar="N", help="compile so many kernels at once")
@@ -135,7 +144,7 @@ def _specs(options) -> list[Path]:
 def _load(options) -> list[Loaded]:
     """Every spec, or one error that holds all specs' mistakes."""
     loaded, wrong = [], []
-    for path in _specs(options):
+    for path in (p for p in _specs(options) if not driver.is_pipeline(p)):
         try:
             loaded.append(driver.load(path, _settings(options)))
         except GdngenError as e:
@@ -179,9 +188,16 @@ def _home(options) -> Path:
     return (root.parent if root.name == "specs" else Path(".")) / GENERATED
 
 
-def _tree(root: Path, found: list[Module], everything: bool) -> dict[str, str]:
+def _pipelines(options) -> dict[str, str]:
+    """Paths and texts of the modules of functions; a variant that --set names has none."""
+    if options.set:
+        return {}
+    return dict(driver.pipeline(p) for p in _specs(options) if driver.is_pipeline(p))
+
+
+def _tree(root: Path, found: list[Module], functions: dict[str, str], everything: bool) -> dict[str, str]:
     """All files of the output folder that these modules determine."""
-    files = {m.path: m.text for m in found} | driver.package_files(found)
+    files = {m.path: m.text for m in found} | driver.package_files(found) | functions
     entries = {m.path: driver.entry(m) for m in found}
     if not everything:
         folders = {m.path.rpartition("/")[0] for m in found}
@@ -207,10 +223,10 @@ def _render(options) -> int:
         [m for one in loaded for m in driver.modules(one, _wish(options), _targets(options))]
     )
     if options.out == "-":
-        print("\n\n".join(m.text for m in found), end="")
+        print("\n\n".join([*(m.text for m in found), *_pipelines(options).values()]), end="")
         return 0
     root = _home(options)
-    files = _tree(root, found, everything)
+    files = _tree(root, found, _pipelines(options), everything)
     folders = [""] if everything else [] if settings else sorted({m.path.rpartition("/")[0] for m in found})
     done = write.apply(root, write.changes(root, files, folders), files)
     for change in done:
@@ -243,7 +259,7 @@ def _check(options) -> int:
     loaded = _load(options)
     found = driver.formatted([m for one in loaded for m in driver.modules(one, _wish(options))])
     everything = not options.specs and not options.set
-    files = _tree(root, found, everything)
+    files = _tree(root, found, _pipelines(options), everything)
     folders = [""] if everything else [] if options.set else sorted({m.path.rpartition("/")[0] for m in found})
     wrong = write.changes(root, files, folders)
     for change in wrong:
@@ -364,6 +380,8 @@ def _print_plan(options, rows: list[dict]) -> None:
 def _verify(options) -> int:
     from gdngen import sweep
 
+    if options.emulate:
+        return _emulate(options)
     settings = _settings(options)
     plain = not settings and not options.target and _wish(options) == planning.Wish()
     loaded, wrong = _load(options), 0
@@ -386,6 +404,48 @@ def _verify(options) -> int:
         if plain:
             print("these texts are what generated/ holds if `gdngen check` says so")
     return 1 if wrong else 0
+
+
+def _emulate(options) -> int:
+    from gdngen import emulate, sweep
+
+    if options.device != "cpu":
+        raise GdngenError("error: --emulate runs on the CPU\n  help: leave --device out")
+    emulate.ready()
+    loaded, done = _load(options), []
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder))
+        for one in emulate.sweep(jobs):
+            done.append(one)
+            if not options.json:
+                lines = [emulate.line(one), *(f"    {problem}" for problem in one.problems())]
+                print(f"[{len(done)}/{len(jobs)}]", "\n".join(lines), flush=True)
+    if options.json:
+        print(json.dumps([one.json() for one in done], indent=1))
+    else:
+        print(emulate.total(done))
+    return 0 if all(one.ok for one in done) else 1
+
+
+# -- mutate ----------------------------------------------------------------------------------------
+
+
+def _mutate(options) -> int:
+    from gdngen import emulate, sweep, waits
+
+    emulate.ready()
+    loaded, done = waits.chosen(_load(options)), []
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = sweep.jobs(loaded, _wish(options), [emulate.TARGET], Path(folder))
+        for one in waits.sweep(jobs):
+            done.append(one)
+            if not options.json:
+                print("\n".join(waits.lines(one)), flush=True)
+    if options.json:
+        print(json.dumps([one.json() for one in done], indent=1))
+    else:
+        print(waits.total(done))
+    return 0 if all(one.ok for one in done) else 1
 
 
 # -- bench -----------------------------------------------------------------------------------------

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     Tensors = dict[str, torch.Tensor]
 
 
+class NotServed(Exception):
+    """A contender has no kernel for these tensors; the message says why."""
+
+
 @dataclass(frozen=True)
 class Bound:
     """A contender with its tensors: `call` is what is timed, `outputs` reads what it returned."""

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gdngen import checks, format, plan as planning, render, spec, syntax
+from gdngen import checks, format, functions, pipelines, plan as planning, render, spec, syntax
 from gdngen.analysis import Analysis
 from gdngen.errors import Diagnostic, GdngenError, Report, did_you_mean
 from gdngen.model import Kernel
@@ -75,12 +75,30 @@ def _read(path: Path) -> str:
         raise GdngenError(f"error: {path}: {e.strerror.lower()}") from None
 
 
+def is_pipeline(path: Path) -> bool:
+    """Whether a spec is of functions made of kernels, rather than of a kernel."""
+    return pipelines.is_pipeline(_read(path))
+
+
+def pipeline(path: Path) -> tuple[str, str]:
+    """The module of a pipeline spec: its path below the output folder, and its final text.
+
+    Raises `SpecError` with every mistake in the spec.
+    """
+    report = Report()
+    parsed = pipelines.parse(_read(path), path.as_posix(), report)
+    report.stop()
+    name = f"{output_folder(path)}.py"
+    return name, format.formatted(functions.text(parsed, spec_name(path)), name)
+
+
 def plans(v: Checked, wish: Wish, targets: Iterable[str] = ()) -> tuple[Planned, ...]:
     """The variant's plans; targets whose plans make the same text stand together."""
     groups: dict[tuple, list[Planned]] = {}
     for target in targets or v.kernel.targets:
         p = planning.plan(v.kernel, v.found, wish, target)
-        groups.setdefault((p.plan.slots, p.plan.merged, p.plan.changes), []).append(p)
+        alike = p.plan.slots, p.plan.merged, p.plan.changes, p.plan.blocking
+        groups.setdefault(alike, []).append(p)
     return tuple(replace(g[0], plans=tuple(p.plan for p in g)) for g in groups.values())
 
 
@@ -160,6 +178,7 @@ def entry(m: Module) -> dict:
         "kernel": kernel.name,
         "policy": m.planned.plan.policy,
         "targets": {p.target: {"dynamic": p.dynamic, "static": p.static} for p in m.planned.plans},
+        "tensors": [t.name for t in kernel.tensors],
         "values": dict(kernel.values) | dict(kernel.dtypes),
     }
 

@@ -110,10 +110,7 @@ class Scribe:
         if at != "i, j":  # only its own tile at the same index
             alike = [t for t in alike if t is not out]
         sources = [*must, *(self.one(alike) for _ in range(self.choose(3)) if alike)]
-        terms = [
-            f"cast({t.name}[{at if t is out or at == 'i, j' else 'i, j'}], float32)"
-            for t in sources
-        ]
+        terms = [f"cast({t.name}[i, j], float32)" for t in sources]
         self.used(*sources)
         vectors = [t for t in have if t.scope == "shared" and t.shape == out.shape[:1]]
         if vectors and self.chance(1, 2):
@@ -136,10 +133,9 @@ class Scribe:
     def expression(self, terms: list[str]) -> str:
         text = terms[0]
         for t in terms[1:]:
-            text = self.one(
-                [f"{text} * {t}", f"({text} - {t})", f"where(i > j, {text}, {t})" if "j]" in text else f"({text} + {t})",
-                 f"select({text} > {t}, {t}, {text})", f"max({text}, {t})", f"({text} + 2 * {t})"]
-            )  # fmt: skip
+            ways = [f"{text} * {t}", f"({text} - {t})", f"max({text}, {t})", f"({text} + 2 * {t})"]
+            ways += [f"select({text} > {t}, {t}, {text})", f"where(i > j, {text}, {t})"]
+            text = self.one(ways)
         return self.one([f"exp({text})", f"-({text})", text, f"({text}) * 3"])
 
     def two_in_a_map(self, have):

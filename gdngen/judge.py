@@ -26,6 +26,7 @@ from gdngen.state import Fault, tensor_shape
 
 __all__ = ["Address", "Fault", "Verdict", "judge", "trial_sizes"]
 
+MAX_FAULTS = 20  # that a verdict lists
 BLOCKS, ROUNDS = 2, 3  # along a tiled axis of the grid; of a loop over a runtime size
 MAX_SIZE = 2**16
 TAIL = (9, 16)  # of the way from the least size with these counts to the largest
@@ -73,7 +74,7 @@ def judge(
     with np.errstate(over="ignore"):
         right, undefined, blocks = _reference(original, key, seed)
         faults = _run(planned, addresses, bound, seed, together, right, set(undefined))
-    return Verdict(not faults, tuple(faults), key, blocks, seed, undefined)
+    return Verdict(not faults, tuple(faults[:MAX_FAULTS]), key, blocks, seed, undefined)
 
 
 @functools.lru_cache(maxsize=2)
@@ -103,12 +104,12 @@ def _run(
         return [Fault("address", str(e))]
     except ExprError as e:
         return [Fault("malformed", e.what)]
-    faults = [
+    differences = list(_differences(machine, right))
+    return differences + [
         f
         for f in machine.state.faults.values()
         if f.kind not in ("unwritten", "clobbered") or f.buffers[0] not in undefined
     ]
-    return faults + list(_differences(machine, right))
 
 
 def _differences(machine: Machine, right: Mapping[str, np.ndarray]) -> Iterator[Fault]:
@@ -116,23 +117,14 @@ def _differences(machine: Machine, right: Mapping[str, np.ndarray]) -> Iterator[
     for name, want in right.items():
         got = found.get(name)
         if got is None or got.shape != want.shape:
-            yield Fault(
-                "malformed", f"the planned kernel has no output '{name}' of shape {want.shape}"
-            )
+            yield Fault("malformed", f"there is no output '{name}' of shape {want.shape}", (name,))
         elif (got != want).any():
             first = tuple(int(i) for i in np.argwhere(got != want)[0])
             count = int((got != want).sum())
-            leaf = next(
-                (
-                    s
-                    for s in reversed(list(machine.kernel.leaves()))
-                    if any(a.name == name for a in s.writes())
-                ),
-                None,
-            )
-            place = (leaf.id, leaf.where.line, leaf.stage) if leaf else (None, None, None)
             what = f"output '{name}' differs at {list(first)} and {count - 1:,} other elements"
-            yield Fault("differs", what, (name,), first, *place)
+            writers = [s for s in machine.kernel.leaves() if name in {a.name for a in s.writes()}]
+            place = [(s.id, s.where.line, s.stage) for s in writers[-1:]]
+            yield Fault("differs", what, (name,), first, *(place[0] if place else ()))
 
 
 # -- sizes -----------------------------------------------------------------------------------------

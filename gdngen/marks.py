@@ -77,7 +77,9 @@ def statements(text: str) -> Iterator[Statement]:
         for node in body:
             if _allocates(node):
                 continue
-            stage = headings[max(bisect.bisect(headings, (node.lineno,)) - 1, 0)][1] if headings else ""
+            stage = (
+                headings[max(bisect.bisect(headings, (node.lineno,)) - 1, 0)][1] if headings else ""
+            )
             yield Statement(node.lineno, _own_end(node), stage)
             for group in _inside(node):
                 yield from walk(group)
@@ -115,7 +117,9 @@ def marked(text: str, found: tuple[Statement, ...]) -> str:
         if line.lstrip().startswith(("elif ", "else")):
             continue
         indent = line[: len(line) - len(line.lstrip())]
-        lines.insert(s.first - 1, f'{indent}T.evaluate(T.call_extern("int32", "{MARK}", {s.first}))')
+        lines.insert(
+            s.first - 1, f'{indent}T.evaluate(T.call_extern("int32", "{MARK}", {s.first}))'
+        )
     return "\n".join(lines) + "\n"
 
 

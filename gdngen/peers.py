@@ -8,7 +8,6 @@ Packages are imported when a peer joins, never before. Adding a peer is one entr
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import os
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gdngen import catalog
-from gdngen.chunks import gated_wy, terms
-from gdngen.contenders import Bound, Contender, compiled
+from gdngen.chunks import terms
+from gdngen.contenders import Bound, Contender, NotServed, compiled
 from gdngen.contenders import right as right_of
 from gdngen.errors import GdngenError, did_you_mean
 from gdngen.expr import evaluate
@@ -61,12 +60,17 @@ def chosen(names: str) -> tuple[Peer, ...]:
     return tuple(known[name] for name in dict.fromkeys(names.split(",")))
 
 
+def installed(package: str) -> bool:
+    """Whether a package can be imported; '' always can."""
+    return not package or importlib.util.find_spec(package) is not None
+
+
 def contender(peer: Peer, kernel: Kernel, target: str) -> Contender | str:
     """The peer, ready for a kernel on a target; or why it is not timed beside it."""
     try:
         if why := peer.refuses(kernel):
             return why
-        if peer.package and importlib.util.find_spec(peer.package) is None:
+        if not installed(peer.package):
             return f"the package {peer.package} is not installed"
         return peer.join(kernel, target)
     except Exception as e:  # whatever a foreign package raises while it is imported
@@ -122,10 +126,7 @@ def _fla_prepare(kernel: Kernel, intra: Callable) -> Contender:
         return Bound(call, lambda out: {n: back(t) for n, t in zip(("w", "u", "A"), out)})
 
     def right(tensors: Tensors, sizes: Mapping[str, int]) -> Tensors:
-        k, v, beta = (means.heads(tensors[n]).double() for n in ("k", "v", "beta"))
-        g = means.gates(tensors["g"]).double().transpose(1, 2)
-        found = gated_wy(k, v, g, beta, means.chunk)
-        return found if means.heads_first else {n: means.turned(t) for n, t in found.items()}
+        return means.right(tensors, "fla")
 
     return Contender("fla", "chunk_gated_delta_rule_fwd_intra, Triton", bind, right)
 
@@ -183,8 +184,6 @@ def _neumann_refuses(kernel: Kernel) -> str:
         return "it computes A, w and u from k, v, g and beta"
     if Path(kernel.spec).stem == NEUMANN:
         return "it is this very kernel"
-    if ast.dump(kernel.tensor("k").shape[1]) != ast.dump(kernel.tensor("v").shape[1]):
-        return "it has as many key heads as value heads"
     return "" if _neumann_entry(kernel, None) else "generated/ has none with these dims and dtype"
 
 
@@ -203,6 +202,8 @@ def _neumann(kernel: Kernel, target: str) -> Contender:
     def bind(tensors: Tensors) -> Bound:
         given = arguments(tensors)
         k, v = given["k"], given["v"]
+        if k.shape[1] != v.shape[1]:
+            raise NotServed("it has as many key heads as value heads")
         made = {"A": k.new_empty(*k.shape[:3], means.chunk), "w": k.new_empty(k.shape)}
         made["u"] = v.new_empty(v.shape)
         run = compiled(path)
@@ -211,8 +212,7 @@ def _neumann(kernel: Kernel, target: str) -> Contender:
         return Bound(call, lambda _: {n: back(t) for n, t in made.items()})
 
     def right(tensors: Tensors, sizes: Mapping[str, int]) -> Tensors:
-        found = gated_wy(*arguments(tensors).values(), means.chunk, gated=False)
-        return found if means.heads_first else {n: means.turned(t) for n, t in found.items()}
+        return means.right(tensors, "tileops")
 
     return Contender("neumann", entry, bind, right, path)
 

@@ -46,6 +46,7 @@ class Plan:
     bound: int
     changes: tuple[Change, ...] = ()
     proof: lean.Proof | None = None
+    blocking: bool = False  # loads wait: the compiler refuses the kernel else
 
     @property
     def asked(self) -> int:
@@ -95,7 +96,9 @@ def realise(kernel: Kernel, found: Analysis, slots: tuple[Slot, ...], policy: st
     bound, _ = found.peak({b.name: b.bytes for b in kernel.shared()})
     merged = merging.dynamic < own.dynamic
     best = merging if merged else own
-    return Plan(policy, target, slots, best.dynamic, best.static, merged, bound)
+    return Plan(
+        policy, target, slots, best.dynamic, best.static, merged, bound, blocking=best.blocking
+    )
 
 
 def _own_slot(b: Buffer) -> Slot:

@@ -15,13 +15,15 @@ from gdngen.tree import BROKEN, BROKEN_HINT, Mapping, Node, Scalar, Sequence
 
 
 class Reader:
+    table = KEYS  # level -> its keys
+
     def __init__(self, report: Report, file: str):
         self.report, self.file = report, file
         self.error = report.error
 
     def keys(self, node: Mapping, level: str, extra: str = "") -> Mapping:
         """The mapping with known keys only; a key with an obvious typo stands for what it means."""
-        known = (KEYS[level] + " " + extra).split()
+        known = (self.table[level] + " " + extra).split()
         given = {key.text for key, _ in node.entries}
         missing = [k for k in known if k not in given]
         kept: list[tuple[Scalar, Node]] = []

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gdngen import recurrence
+
 if TYPE_CHECKING:
     import torch
 
@@ -144,3 +146,32 @@ def chunk_cumsum(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch
 
     parts = tensors["x"].split(int(values["BC"]), 1)
     return {"y": torch.cat([part.cumsum(1) for part in parts], 1)}
+
+
+@reference(needs="x", gives="y")
+def l2norm(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Rows of x [..., D] brought to length 1, 1e-6 added to their sum of squares."""
+    return {"y": recurrence.normalised(tensors["x"])}
+
+
+@reference(needs="q k v g beta scale first", gives="o final", dims="DK DV")
+def recurrence_by_token(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Gated DeltaNet by its definition (`recurrence.py`), o and final of whole sequences.
+
+    q, k [B, T, H, DK], v [B, T, HV, DV], g and beta [B, T, HV], scale [1], first [S, HV, DK, DV];
+    sequence b starts from first[b], from 0 where b >= S. final [F, HV, DK, DV] has no value where no
+    sequence is. Option norm: rows of q and k are brought to length 1 first.
+    """
+    import torch
+
+    q, k, v, g, beta = (tensors[name] for name in ("q", "k", "v", "g", "beta"))
+    shape = (v.shape[0], v.shape[2], k.shape[-1], v.shape[-1])
+    state = torch.zeros(shape, dtype=torch.float64)
+    given = min(len(state), len(tensors["first"]))
+    state[:given] = tensors["first"][:given]
+    o, last = recurrence.gated_delta_rule(
+        q, k, v, g, beta, float(tensors["scale"]), state, bool(values.get("norm"))
+    )
+    final = torch.full((int(values["F"]), *shape[1:]), torch.nan, dtype=torch.float64)
+    final[: len(last)] = last[: len(final)]
+    return {"o": o, "final": final}

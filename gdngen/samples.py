@@ -7,6 +7,7 @@ that size), else a *count* such as a batch size. Lengths are ragged: no multiple
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -84,7 +85,9 @@ def _groups(kernel: Kernel) -> set[str]:
         for leaf in kernel.leaves():
             for a in leaf.reads() + leaf.writes():
                 yield from a.index or ()
-                yield from (p.at for p in (a.region.index if a.region else ()) if isinstance(p, Point))
+                yield from (
+                    p.at for p in (a.region.index if a.region else ()) if isinstance(p, Point)
+                )
 
     found = (n for e in exprs() for n in ast.walk(e) if isinstance(n, ast.BinOp))
     ratios = (n for n in found if isinstance(n.op, ast.FloorDiv))
@@ -117,7 +120,8 @@ def _widths(kernel: Kernel, leaf: model.Leaf) -> Iterator[tuple[str, int, int]]:
                 still = {n.id: (0, 0) for n in names(i)}
                 points = {a.name: (0, a.extent - 1) for a in leaf.axes}
                 low, high = interval(i, dict(kernel.values), still | points)
-                yield access.name, axis, int(high - low) + 1
+                moved = math.isinf(high - low)  # what can't be bounded only moves it, too
+                yield access.name, axis, 1 if moved else int(high - low) + 1
 
 
 def _unit(kernel: Kernel, name: str) -> int:
@@ -150,12 +154,15 @@ def inputs(
     seed: int = 0,
     step: float | None = None,
     device: str = "cpu",
+    restart: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Every tensor of a kernel, in its own dtype; outputs hold what shows as unwritten.
 
     sizes   the runtime sizes
     step    how much a `decay` tensor falls a step; drawn between 0 and `MILD` where left out
     device  where torch draws and keeps them; devices draw different numbers from one seed
+    restart a `decay` tensor starts anew with every tile, as sums along chunks do: over a long
+            sequence the exponential of one that doesn't is 0 all but everywhere
     """
     import torch
 
@@ -164,7 +171,7 @@ def inputs(
         t.name: (
             blank(shape(kernel, t.name, sizes), t.dtype, device)
             if t.role == "out"
-            else _sample(kernel, t, sizes, source, step)
+            else _sample(kernel, t, sizes, source, step, restart)
         )
         for t in kernel.tensors
     }
@@ -181,7 +188,9 @@ def blank(shape: tuple[int, ...], dtype: str, device: str = "cpu") -> torch.Tens
     return torch.full(shape, least, dtype=kind, device=device)
 
 
-def _sample(kernel: Kernel, t: model.Tensor, sizes, source, step: float | None) -> torch.Tensor:
+def _sample(
+    kernel: Kernel, t: model.Tensor, sizes, source, step: float | None, restart: bool
+) -> torch.Tensor:
     import torch
 
     size = shape(kernel, t.name, sizes)
@@ -195,7 +204,7 @@ def _sample(kernel: Kernel, t: model.Tensor, sizes, source, step: float | None) 
             data = uniform()
         case "decay" | "steps":
             steps = uniform() * MILD if step is None else torch.full(size, step, **like)
-            data = -steps if t.sample == "steps" else -steps.cumsum(_sequence(kernel, t))
+            data = -steps if t.sample == "steps" else -_summed(kernel, t, steps, restart)
         case "index":
             data = uniform().argsort(-1)
         case "zeros":
@@ -204,6 +213,17 @@ def _sample(kernel: Kernel, t: model.Tensor, sizes, source, step: float | None) 
             data = torch.randn(size, generator=source, **like)
             data = data / data.norm(dim=-1, keepdim=True) if kind == "unit" else data
     return data.to(getattr(torch, t.dtype))
+
+
+def _summed(kernel: Kernel, t: model.Tensor, steps: torch.Tensor, restart: bool) -> torch.Tensor:
+    """Sums of steps along the sequence, or along each tile of it."""
+    import torch
+
+    axis = _sequence(kernel, t)
+    tile = tiles(kernel).get(getattr(t.shape[axis], "id", ""))
+    if not restart or tile is None:
+        return steps.cumsum(axis)
+    return torch.cat([part.cumsum(axis) for part in steps.split(tile, axis)], axis)
 
 
 def _sequence(kernel: Kernel, t: model.Tensor) -> int:

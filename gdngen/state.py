@@ -14,8 +14,6 @@ from gdngen.arena import Address, Hazards, Storage, private, shared
 from gdngen.expr import evaluate
 from gdngen.model import BYTES, Kernel, Leaf, Loop, Point, Region
 
-MAX_FAULTS = 20
-
 
 @dataclass(frozen=True)
 class Fault:
@@ -76,13 +74,11 @@ class State:
                 s.words.fill(0)
 
     def fault(
-        self, kind: str, what: str, leaf: Leaf | Loop | None, buffers=(), element=None
+        self, kind: str, what: str, leaf: Leaf | Loop, buffers: tuple[str, ...], element=None
     ) -> None:
-        key = (kind, leaf.id if leaf else None, tuple(buffers))
-        if key in self.faults or len(self.faults) >= MAX_FAULTS:
-            return
-        place = (leaf.id, leaf.where.line, leaf.stage) if leaf else (None, None, None)
-        self.faults[key] = Fault(kind, what, tuple(buffers), element, *place)
+        """Notes a fault; the same of one statement and the same buffers once."""
+        made = Fault(kind, what, buffers, element, leaf.id, leaf.where.line, leaf.stage)
+        self.faults.setdefault((kind, leaf.id, buffers), made)
 
     # -- regions -----------------------------------------------------------------------------
 
@@ -92,9 +88,8 @@ class State:
             return [(0, n) for n in r.shape]
         return [
             (
-                (int(evaluate(p.at, env)), None)
-                if isinstance(p, Point)
-                else (int(evaluate(p.start, env)), p.size)
+                int(evaluate(p.at if isinstance(p, Point) else p.start, env)),
+                getattr(p, "size", None),
             )
             for p in r.index
         ]
@@ -104,12 +99,8 @@ class State:
         shape, out = self.buffers[r.name].buffer.shape, []
         for (start, size), n in zip(self.ends(r, env), shape, strict=True):
             if start < 0 or start + (size or 1) > n:
-                self.fault(
-                    "bounds",
-                    f"'{r.name}' is used from {start} to {start + (size or 1) - 1}",
-                    s,
-                    (r.name,),
-                )
+                what = f"'{r.name}' is used from {start} to {start + (size or 1) - 1}"
+                self.fault("bounds", what, s, (r.name,))
                 start = min(max(start, 0), n - (size or 1))
             out.append(start if size is None else slice(start, start + size))
         return tuple(out)
@@ -201,17 +192,16 @@ class State:
 
     def kept(self, name: str, where) -> np.ndarray:
         """Old values under a guard that data decides."""
-        return (
-            self.buffers[name].read(where)[0] if name in self.buffers else self.tensors[name][where]
-        )
+        if name in self.tensors:
+            return self.tensors[name][where]
+        return self.buffers[name].read(where)[0]
 
     def inside(
         self, s: Leaf, name: str, index: list[np.ndarray], active, grid
     ) -> tuple[np.ndarray, tuple]:
         """(points that are active and inside, the indices moved inside); outside a buffer is a fault."""
-        shape = (
-            self.tensors[name].shape if name in self.tensors else self.buffers[name].buffer.shape
-        )
+        data = self.tensors.get(name)
+        shape = self.buffers[name].buffer.shape if data is None else data.shape
         kept, where = active, []
         for i, n in zip(index, shape, strict=True):
             if i.min() >= 0 and i.max() < n:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gdngen import compiler, expr, packing, pipeline, warps
+from gdngen.analysis import loaded
 from gdngen.model import BYTES, Assign, Copy, Gemm, Kernel, Loop, Point, Span, Statement, leaves, touched
 
 
@@ -42,10 +43,15 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """Dynamic and static shared bytes of a block."""
+    """Dynamic and static shared bytes of a block.
+
+    `blocking` says that the compiler refuses the kernel unless its loads wait: a pipelined loop of
+    symbolic length, whose asynchronous copies would run further ahead than it can count.
+    """
 
     dynamic: int
     static: int
+    blocking: bool = False
 
 
 Home = Mapping[str, tuple[str, int]]  # buffer -> its slot, and its first column there
@@ -111,8 +117,9 @@ def layouts(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> tuple[Layou
     sizes = {name: tile.bytes * kept.get(name, 1) for name, tile in facts.tiles.items()}
     static = pipeline.barrier_bytes(loop, facts.tiles, target) if loop else 0
     plain, _ = packing.plain_layout(sizes, align)
-    merged, _ = packing.merged_layout(facts.events(), sizes, align)
-    return Layout(plain, static), Layout(merged, static)
+    merged, _ = packing.merged_layout(facts.events(producer), sizes, align)
+    blocking = loop is not None and facts.symbolic and pipeline.needs_static_trips(loop, facts.tiles, target)
+    return Layout(plain, static, blocking), Layout(merged, static, blocking)
 
 
 def refusals(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> list[str]:
@@ -122,6 +129,16 @@ def refusals(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> list[str]:
     producer = loop is not None and pipeline.is_specialised(loop, facts.tiles, target)
     program = compiler.Program(facts.tiles, facts.gemms(), facts.copies(), kernel.threads, producer)
     return compiler.refusals(program, target)
+
+
+def pipelined_loads(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> frozenset[str]:
+    """Storages, by their last tenant, that TMA loads inside the kernel's pipelined loop."""
+    facts = _Facts(kernel, slots)
+    loop = facts.pipelined()
+    if loop is None:
+        return frozenset()
+    inside = pipeline.Loop(loop.stages, loop.body)
+    return frozenset(load.tile for load in pipeline.producer_loads(inside, facts.tiles, target))
 
 
 class _Facts:
@@ -137,12 +154,23 @@ class _Facts:
     def tile(self, name: str) -> str | None:
         return self.lowered.get(name)
 
-    def events(self) -> list[frozenset[str]]:
-        """Storages that each top-level statement of the emitted block touches."""
-        return [
-            frozenset(self.lowered[n] for n in _names(s) if n in self.lowered)
-            for s in fused(self.kernel.statements(), homes(self.slots))
-        ]
+    def events(self, producer: bool) -> list[frozenset[str]]:
+        """Storages that each top-level statement of the emitted block touches.
+
+        Where a producer's warps are split off, their loads stand ahead of the loop's other statements.
+        """
+        found = []
+        for s in fused(self.kernel.statements(), homes(self.slots)):
+            if producer and isinstance(s, Loop) and s.kind == "pipelined":
+                found.append(frozenset(self.lowered[n] for n in loaded(s) if n in self.lowered))
+            found.append(frozenset(self.lowered[n] for n in _names(s) if n in self.lowered))
+        return found
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether the first pipelined loop runs a number of rounds that is known only at launch."""
+        loops = (s for s in self.kernel.statements() if isinstance(s, Loop) and s.kind == "pipelined")
+        return next((s.trips is None for s in loops), False)
 
     def gemms(self) -> tuple[compiler.Gemm, ...]:
         by_rows = warps.by_rows(self.kernel)

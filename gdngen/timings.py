@@ -171,7 +171,7 @@ def table(run: Run) -> str:
     ]
     lines += [f"wrong: {r.variant} at {r.shape}, {r.who}: {r.wrong}" for r in run.rows if r.wrong]
     lines += [
-        f"not timed: {s.who} beside {', '.join(names)}: {s.why}" for s, names in _told(run.skipped)
+        f"not timed: {s.who} beside {', '.join(names)}: {s.why}" for s, names in told(run.skipped)
     ]
     if any(r.code.how for r in run.rows):
         how = dict.fromkeys(r.code.how for r in run.rows if r.code.how)
@@ -179,7 +179,7 @@ def table(run: Run) -> str:
     return "\n".join(lines)
 
 
-def _told(skipped: Iterable[Skipped]) -> list[tuple[Skipped, list[str]]]:
+def told(skipped: Iterable[Skipped]) -> list[tuple[Skipped, list[str]]]:
     """Each reason once, with the variants that it is the reason for."""
     by: dict[tuple[str, str], tuple[Skipped, list[str]]] = {}
     for s in skipped:
@@ -194,7 +194,7 @@ def _told(skipped: Iterable[Skipped]) -> list[tuple[Skipped, list[str]]]:
 
 def dumps(run: Run) -> str:
     """The run as strict JSON; numbers that JSON has not are the strings 'nan', 'inf' and '-inf'."""
-    return json.dumps(_strict(asdict(run)), indent=1, allow_nan=False) + "\n"
+    return json.dumps(strict(asdict(run)), indent=1, allow_nan=False) + "\n"
 
 
 def loads(text: str) -> Run:
@@ -218,12 +218,13 @@ def _row(data: dict[str, Any]) -> Row:
     return Row(**{**data, **numbers, "rounds": rounds, "code": Code(**data["code"])})
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """Data in which numbers that JSON has not are strings."""
     match value:
         case dict():
-            return {k: _strict(v) for k, v in value.items()}
+            return {k: strict(v) for k, v in value.items()}
         case list() | tuple():
-            return [_strict(v) for v in value]
+            return [strict(v) for v in value]
         case float() if not math.isfinite(value):
             return str(value)
     return value

@@ -5,7 +5,7 @@ value that differs from the spec's default. So a name is the same wherever it is
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -62,16 +62,15 @@ def chosen(spec: Spec, report: Report, settings: Mapping[str, str]) -> list[Choi
     """The combinations asked for, filtered by `where`; those listed under `also` need no filter."""
     kept = [c for c in spec.choices if not c.filtered or _passes(spec, c, report)]
     if settings:
-        picked = [c for c in kept if all(dict(c.values).get(k) == v for k, v in settings.items())]
+        picked = [c for c in kept if settings.items() <= _complete(spec, c.values).items()]
         if picked:
             return picked
         declared = {d.text for d in spec.dims} | {k.text for k, _ in (*spec.dtypes, *spec.options)}
         changed: dict[tuple, Choice] = {}
         for c in kept or spec.choices:
             values = {k: v for k, v in c.values if k in declared} | dict(settings)
-            changed.setdefault(
-                tuple(sorted(values.items())), replace(c, values=tuple(values.items()))
-            )
+            same = tuple(sorted(_complete(spec, values.items()).items()))
+            changed.setdefault(same, replace(c, values=tuple(values.items())))
         return list(changed.values())
     if not kept and spec.choices:
         where = spec.filters[0].where() if spec.filters else spec.where
@@ -79,6 +78,11 @@ def chosen(spec: Spec, report: Report, settings: Mapping[str, str]) -> list[Choi
             where, "no variant passes 'where'", "widen the lists under forall, or the filter"
         )
     return kept
+
+
+def _complete(spec: Spec, values: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The values with the options' defaults, which a variant need not name."""
+    return {k.text: words[0] for k, words in spec.options} | dict(values)
 
 
 def _passes(spec: Spec, choice: Choice, report: Report) -> bool:

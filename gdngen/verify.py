@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gdngen import references, samples
+from gdngen import hopper, references, samples
 from gdngen.interpret import UNWRITTEN, Uninterpretable, interpret
 from gdngen.model import Kernel
 from gdngen.plan import Plan
@@ -133,6 +133,7 @@ def verify(
     """
     path = Path(module_path)
     asked = tuple(_bytes(path, target, plan) for target, plan in plans.items())
+    unsafe = _unsafe(kernel, path, plans)
     try:
         run, notes = (_cpu if device == "cpu" else _cuda)(path)
         compared, failures = [], []
@@ -153,8 +154,8 @@ def verify(
             ]
     except Exception as e:  # the compiler's errors are of many types; any of them fails the module
         reason = f"{type(e).__name__}: {str(e).strip() or 'no message'}"
-        return Verdict(kernel.module, device, (), asked, (f"can't be checked: {reason}",))
-    return Verdict(kernel.module, device, tuple(compared), asked, tuple(failures), notes)
+        return Verdict(kernel.module, device, (), asked, (*unsafe, f"can't be checked: {reason}"))
+    return Verdict(kernel.module, device, tuple(compared), asked, (*unsafe, *failures), notes)
 
 
 def right_answers(kernel: Kernel, tensors: Tensors, sizes: Mapping[str, int]) -> dict[str, Tensors]:
@@ -236,6 +237,21 @@ def _cuda(path: Path) -> tuple[Run, tuple[str, ...]]:
             tensors[name].copy_(tensor)
 
     return run, ()
+
+
+def _unsafe(kernel: Kernel, path: Path, plans: Mapping[str, Plan]) -> tuple[str, ...]:
+    """Storage that a pipelined loop's loads may overwrite; what is not lowered is told elsewhere."""
+    from gdngen import lowering
+
+    found: tuple[str, ...] = ()
+    for target, plan in plans.items():
+        if hopper.applies(kernel, target):
+            try:
+                lowered = lowering.cached_lower(path, target)
+            except lowering.LoweringError:
+                continue
+            found += hopper.problems(kernel, plan.slots, lowered)
+    return found
 
 
 def _bytes(path: Path, target: str, plan: Plan) -> Bytes:

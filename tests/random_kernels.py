@@ -183,6 +183,8 @@ def lifetimes(seed: int) -> tuple[str, list[frozenset[str]], dict[str, int], lis
     r = random.Random(seed)
     draft = Draft(config="")
     draft.tensor("x", "[B, N]", "float32")
+    # Of a fixed length: statements under one and the same guard of a ragged read may be fused.
+    draft.tensor("y", "[2048]", "float32")
     names = r.sample(["ab", "B2", "Cc", "d_", "Eq", "f9", "gz", "Hh", "K", "L_1"], r.randint(2, 9))
     sizes = {name: r.choice([128, 256, 384, 512, 1024, 1536, 2048]) for name in names}
     written: list[str] = []
@@ -193,7 +195,7 @@ def lifetimes(seed: int) -> tuple[str, list[frozenset[str]], dict[str, int], lis
         name = r.choice(names)
         read = [other for other in written if r.random() < 0.35][:2]
         count = min(sizes[other] for other in (name, *read))
-        value = " + ".join([*(f"{other}[i]" for other in read), "x[b, i]"])
+        value = " + ".join([*(f"{other}[i]" for other in read), "y[i]"])
         draft.lines += [
             f"{indent}for i in T.Parallel({count}):",
             f"{indent}    {name}[i] = {value}",

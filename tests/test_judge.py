@@ -350,7 +350,9 @@ def test_a_verdict_is_data_and_the_same_every_time():
     assert first == second and not first.ok
     data = json.loads(json.dumps(first.as_dict()))
     assert (
-        data["ok"] is False and data["faults"][0]["kind"] == "race" and data["sizes"] == {"T": 25}
+        data["ok"] is False
+        and "race" in {f["kind"] for f in data["faults"]}
+        and data["sizes"] == {"T": 25}
     )
 
 

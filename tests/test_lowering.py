@@ -52,7 +52,7 @@ def test_bytes_and_merging(path, target):
 def test_results_are_remembered(path, tmp_path, monkeypatch):
     monkeypatch.setenv("GDNGEN_CACHE", str(tmp_path / "cache"))
     first = lowering.cached_lower(path, "sm_80")
-    monkeypatch.setattr(lowering, "lower", None)
+    monkeypatch.setattr(lowering, "_lower", None)
     assert lowering.cached_lower(path, "sm_80") == first
     with pytest.raises(TypeError):
         lowering.cached_lower(path, "sm_90")

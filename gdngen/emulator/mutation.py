@@ -18,11 +18,15 @@ from .source import Site
 
 @dataclass(frozen=True)
 class Mutant:
-    """A kernel without one wait. `findings` are what was noticed, in the first run that did."""
+    """A kernel without one wait. `findings` are what was noticed, in the first run that did.
+
+    `passes` counts how often threads came by the place of the wait, in all `runs`.
+    """
 
     site: Site
     findings: tuple[Finding, ...]
     runs: int
+    passes: int = 0
 
     @property
     def caught(self) -> bool:
@@ -33,6 +37,8 @@ class Mutant:
         """The kinds of fault noticed, or why nothing is."""
         if self.caught:
             return ", ".join(dict.fromkeys(finding.kind for finding in self.findings))
+        if not self.passes:
+            return f"unknown: no thread came by in {self.runs} runs"
         return f"redundant: no conflict is left unordered without it, in {self.runs} runs"
 
 
@@ -53,12 +59,13 @@ def mutate(
     mutants = []
     for site in emulated.kernel.sites if sites is None else sites:
         findings: tuple[Finding, ...] = ()
-        tried = 0
+        tried = passes = 0
         for order, copies in runs:
             result = run(emulated, tensors, grid, order=order, copies=copies, skip=site.number)
             findings = (*result.findings, *check(result.outputs))
             tried += 1
+            passes += result.skipped
             if findings:
                 break
-        mutants.append(Mutant(site, findings, tried))
+        mutants.append(Mutant(site, findings, tried, passes))
     return mutants

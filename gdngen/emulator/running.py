@@ -32,12 +32,14 @@ COPIES = ("early", "late")
 class Result:
     """Outputs are every tensor after the run, as the kind of array it came as.
 
-    `barriers` counts the block-wide barriers that were passed, summed over the blocks.
+    `barriers` counts the block-wide barriers that were passed, `skipped` how often a thread came by
+    the wait that was left out, both summed over the blocks.
     """
 
     outputs: dict[str, Any]
     findings: tuple[Finding, ...]
     barriers: int
+    skipped: int = 0
 
 
 def run(
@@ -86,7 +88,8 @@ def run(
     if emulated.tsan:
         start = int(facts["shared"], 16)
         findings += read_sanitizer(done.stderr, start, emulated.shared_bytes, emulated.program)
-    return Result(outputs, tuple(findings), int(facts.get("barriers", 0)))
+    barriers, skipped = (int(facts.get(name, 0)) for name in ("barriers", "skipped"))
+    return Result(outputs, tuple(findings), barriers, skipped)
 
 
 def compare(

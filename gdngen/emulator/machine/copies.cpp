@@ -62,7 +62,7 @@ void commit_copies() {
 }
 
 void wait_copies(int pending, int site) {
-  if (site >= 0 && site == launch.skipped_site) return;
+  if (skipped(site)) return;
   const void* caller = __builtin_return_address(0);
   Queue& queue = my_queue();
   for (; queue.committed.size() > size_t(pending); queue.committed.pop_front())

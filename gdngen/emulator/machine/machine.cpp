@@ -18,6 +18,7 @@ extern "C" void emu_kernel();  // calls the kernel with the launch's arguments
 namespace emu {
 
 Launch launch;
+long skipped_waits = 0;
 
 namespace {
 
@@ -219,6 +220,12 @@ int run_block(Index block) {
   return completed_barriers;
 }
 
+bool skipped(int site) {
+  if (site < 0 || site != launch.skipped_site) return false;
+  ++skipped_waits;
+  return true;
+}
+
 // --- what kernels call ---------------------------------------------------------------------------
 
 int current_thread() { return running; }
@@ -249,7 +256,7 @@ void collective(Operation operation, uint32_t mask, bool converged, void* argume
 }
 
 void warp_barrier(uint32_t mask, int site) {
-  if (site >= 0 && site == launch.skipped_site) return;
+  if (skipped(site)) return;
   Fence& fence = warps[warp_of(running)].fences[mask];
   const unsigned generation = fence.generation;
   struct Argument { Fence* fence; int thread; } argument{&fence, running};
@@ -269,7 +276,7 @@ void warp_barrier(uint32_t mask, int site) {
 }
 
 int block_barrier(int id, int count, bool vote, int site) {
-  if (site >= 0 && site == launch.skipped_site) return 0;
+  if (skipped(site)) return 0;
   Barrier& barrier = barriers[id & 15];
   const unsigned generation = barrier.fence.generation;
   observer::arrive(barrier.fence, running);

@@ -19,6 +19,10 @@ struct Launch {
 };
 extern Launch launch;
 
+// Whether the launch leaves this wait out; counts how often a thread came by.
+bool skipped(int site);
+extern long skipped_waits;
+
 // The thread whose fiber runs, within its block.
 int current_thread();
 

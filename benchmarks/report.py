@@ -1,0 +1,76 @@
+"""Writes the measured tables of docs/performance.md from benchmark JSON: no figure is copied by hand.
+
+    python benchmarks/report.py            write
+    python benchmarks/report.py --check    exit code 1 where the page is not what the JSON says
+
+A table stands between `<!-- measured: FILE -->` and `<!-- end -->`; FILE is one of
+benchmarks/results/, written by `gdngen bench --json`, and may be followed by a glob of variants.
+"""
+
+import argparse
+import fnmatch
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from gdngen import timings
+
+PAGE = ROOT / "docs" / "performance.md"
+RESULTS = ROOT / "benchmarks" / "results"
+BLOCK = re.compile(r"(<!-- measured: (\S+)(?: (\S+))? -->\n).*?(<!-- end -->)", re.S)
+NOTHING = "Not measured yet.\n"
+
+
+def rendered(page: str, results: Path) -> str:
+    """The page with every measured table as the JSON in `results` has it."""
+
+    def block(found: re.Match) -> str:
+        head, name, select, end = found.groups()
+        path = results / name
+        return head + (table(path.read_text(), select or "*") if path.exists() else NOTHING) + end
+
+    return BLOCK.sub(block, page)
+
+
+def table(text: str, select: str) -> str:
+    """A Markdown table of the variants that fit a glob, and where they were measured."""
+    run = timings.loads(text)
+    rows = [r for r in run.rows if fnmatch.fnmatchcase(r.variant, select)]
+    if not rows:
+        return NOTHING
+    right = ["---"] * timings.TEXTS + ["---:"] * (len(timings.HEADINGS) - timings.TEXTS)
+    lines = [timings.HEADINGS, right]
+    lines += [timings.cells(r, same) for same in timings.groups(rows).values() for r in same]
+    machine = ", ".join(f"{k} {v}" for k, v in run.machine.items())
+    out = ["| " + " | ".join(cells) + " |" for cells in lines]
+    out += ["", f"{machine}; copies at {run.copy_rate / 1e12:.2f} TB/s.", ""]
+    out += [f"- {r.variant} at {r.shape}, {r.who}: {r.wrong}" for r in rows if r.wrong]
+    told = timings.told(s for s in run.skipped if fnmatch.fnmatchcase(s.variant, select))
+    out += [f"- {s.who} is not timed beside {', '.join(names)}: {s.why}" for s, names in told]
+    return "\n".join(out).rstrip() + "\n"
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument(
+        "--check", action="store_true", help="write nothing, say whether it is right"
+    )
+    check = options.parse_args().check
+    have = PAGE.read_text(encoding="utf-8")
+    want = rendered(have, RESULTS)
+    if check and have != want:
+        print(
+            f"{PAGE.relative_to(ROOT)} is not what benchmarks/results says; run benchmarks/report.py"
+        )
+        return 1
+    if have != want:
+        PAGE.write_text(want, encoding="utf-8", newline="\n")
+        print(f"wrote {PAGE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

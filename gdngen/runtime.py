@@ -1,0 +1,215 @@
+"""What generated functions call: arguments checked, variants found, kernels compiled once and run.
+
+CUDA tensors run a variant that was planned for their device, on torch's current stream. CPU tensors
+run the very same text by way of `cpu.py`: right, and slow. Nothing here knows any particular kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gdngen import catalog
+
+Values = Mapping[str, "int | str"]
+Choices = Sequence[tuple[Values, bool]]
+
+
+class Call:
+    """One call of a generated function; every complaint names the function and the argument.
+
+    dtypes  names for dtypes -> the dtypes that each may be; one of several is bound by the first
+            tensor that has it
+    root    the folder of generated kernels
+    """
+
+    def __init__(self, function: str, dtypes: Mapping[str, tuple[str, ...]], root: Path):
+        self.function, self.dtypes, self.root = function, dtypes, root
+        self.bound: dict[str, tuple[int, str]] = {}  # size -> its value, and the argument it is from
+        self.kinds: dict[str, tuple[str, str]] = {}  # the same for dtypes
+        self.device: torch.device | None = None
+        self.first = ""
+
+    # -- arguments ---------------------------------------------------------------------------
+
+    def wrong(self, argument: str, what: str, kind: type[Exception] = ValueError) -> Exception:
+        return kind(f"{self.function}: '{argument}' {what}")
+
+    def tensor(
+        self,
+        name: str,
+        given: Any,
+        shape: str,
+        dtype: str,
+        convert: bool = False,
+        optional: bool = False,
+    ) -> torch.Tensor:
+        """The argument, checked; without rows where it is optional and not given.
+
+        Raises TypeError for what is no tensor or of another dtype, ValueError for a shape, device or
+        layout that does not fit, NotImplementedError where a gradient would be wanted.
+        """
+        if given is None and optional:
+            return self.new((0, *self.sizes(shape)[1:]), dtype)
+        if not isinstance(given, torch.Tensor):
+            raise self.wrong(name, f"is {type(given).__name__}, not a tensor", TypeError)
+        if self.device is None:
+            self.device, self.first = given.device, name
+            if given.device.type not in ("cpu", "cuda"):
+                raise self.wrong(name, f"is on {given.device}; the CPU and CUDA devices are known")
+        if given.device != self.device:
+            raise self.wrong(name, f"is on {given.device}, '{self.first}' on {self.device}")
+        given = self._typed(name, given, dtype, convert)
+        self._bind(name, given, shape.split())
+        if not given.is_contiguous():
+            fix = f"pass {name}.contiguous()"
+            raise self.wrong(name, f"has strides {given.stride()}, which are not contiguous: {fix}")
+        if given.requires_grad and torch.is_grad_enabled():
+            what = "requires a gradient, and there is no backward: call under torch.no_grad()"
+            raise self.wrong(name, what, NotImplementedError)
+        return given
+
+    def _typed(self, name: str, given: torch.Tensor, dtype: str, convert: bool) -> torch.Tensor:
+        """The tensor in a dtype that `dtype` allows."""
+        allowed = self.dtypes.get(dtype, (dtype,))
+        have = str(given.dtype).removeprefix("torch.")
+        if convert:
+            wanted = getattr(torch, allowed[0])
+            if given.dtype.is_floating_point != wanted.is_floating_point or have == "bool":
+                raise self.wrong(name, f"is {have}, which does not convert to {allowed[0]}", TypeError)
+            return given.to(wanted)
+        if have not in allowed:
+            raise self.wrong(name, f"is {have}; it may be {' or '.join(allowed)}", TypeError)
+        if len(allowed) > 1:
+            bound, owner = self.kinds.setdefault(dtype, (have, name))
+            if bound != have:
+                raise self.wrong(name, f"is {have}, and '{owner}' is {bound}: one dtype is meant", TypeError)
+        return given
+
+    def _bind(self, name: str, given: torch.Tensor, shape: Sequence[str]) -> None:
+        """Sizes are what the tensor says, or must agree with what another said."""
+        sides = ", ".join(shape)
+        if given.dim() != len(shape):
+            raise self.wrong(name, f"is [{sides}]; its shape is {tuple(given.shape)}")
+        for axis, (side, size) in enumerate(zip(shape, given.shape)):
+            if size == 0:
+                raise self.wrong(name, f"is empty: its shape is {tuple(given.shape)}")
+            known = (int(side), "") if side.isdecimal() else self.bound.setdefault(side, (size, name))
+            want, owner = known
+            if want != size:
+                why = f", and '{owner}' makes {side} {want}" if owner else f", not {want}"
+                raise self.wrong(name, f"is [{sides}] and has {size} along axis {axis}{why}")
+
+    def sizes(self, names: str) -> tuple[int, ...]:
+        """Sizes that the arguments' shapes gave; the first of an argument left out is 0."""
+        return tuple(int(n) if n.isdecimal() else self.bound.get(n, (0,))[0] for n in names.split())
+
+    def dtype(self, name: str) -> str:
+        """What a name for dtypes stands for in this call."""
+        return self.kinds[name][0] if name in self.kinds else self.dtypes.get(name, (name,))[0]
+
+    def check(self, holds: bool, otherwise: str, **values: Any) -> None:
+        """Raises ValueError unless `holds`; `{name}` in the message is the value of that name."""
+        if not holds:
+            for name, value in values.items():
+                otherwise = otherwise.replace(f"{{{name}}}", str(value))
+            raise ValueError(f"{self.function}: {otherwise}")
+
+    def number(self, name: str, value: Any) -> torch.Tensor:
+        """A number as a kernel takes it: float32 [1] on the call's device."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise self.wrong(name, f"is {value!r}, not a finite number", TypeError)
+        return _number(float(value), self.device)
+
+    # -- tensors and kernels -----------------------------------------------------------------
+
+    def new(self, shape: Sequence[int], dtype: str) -> torch.Tensor:
+        return torch.empty(shape, dtype=getattr(torch, self.dtype(dtype)), device=self.device)
+
+    def multiprocessors(self) -> int:
+        """Of the call's device; 1 on the CPU."""
+        if self.device.type == "cpu":
+            return 1
+        return torch.cuda.get_device_properties(self.device).multi_processor_count
+
+    def launch(self, spec: str, values: Values, choices: Choices = (), **tensors: torch.Tensor) -> None:
+        """Runs the variant of `spec` with these values on the tensors, named as the kernel names them.
+
+        choices  further values, the one preferred first, each with whether it is wished for; the
+                 first wish is taken that the device can hold, else the first that it can hold
+
+        Raises NotImplementedError where no such variant is among the generated kernels.
+        """
+        wished = [v for v, wish in choices if wish] + [v for v, wish in choices if not wish]
+        key = tuple(tuple(sorted({**values, **more}.items())) for more in wished or [{}])
+        run = _runner(self.root, spec, key, self.device.type, _place(self.device))
+        if run is None:
+            asked = ", ".join(f"{k}={v}" for k, v in key[0])
+            flags = " ".join(f"--set {k}={v}" for k, v in key[0])
+            raise NotImplementedError(
+                f"{self.function}: no kernel of specs/{spec}.yaml with {asked} that fits {self.device}; "
+                f"add it to the spec's variants ({flags})"
+            )
+        run(tensors)
+
+
+@functools.lru_cache(maxsize=64)
+def _number(value: float, device: torch.device) -> torch.Tensor:
+    return torch.full((1,), value, dtype=torch.float32, device=device)
+
+
+def _place(device: torch.device) -> int:
+    """The device's number; 0 for the CPU and for the current CUDA device's tensors alike."""
+    return device.index or 0
+
+
+@functools.cache
+def _runner(
+    root: Path, spec: str, wished: tuple[tuple[tuple[str, Any], ...], ...], kind: str, index: int
+) -> Callable[[dict[str, torch.Tensor]], None] | None:
+    """The compiled kernel of the first wish that there is and that fits; None if none does."""
+    for values in wished:
+        found = _cpu(root, spec, dict(values)) if kind == "cpu" else _cuda(root, spec, dict(values), index)
+        if found is not None:
+            return found
+    return None
+
+
+def _cpu(root: Path, spec: str, values: dict):
+    from gdngen import cpu
+
+    fitting, _ = catalog.entries(spec, None, None, values, root)
+    return cpu.compile(root / sorted(fitting)[0]).run if fitting else None
+
+
+def _cuda(root: Path, spec: str, values: dict, index: int):
+    """A variant planned for the device's architecture, or for the newest one before it."""
+    props = torch.cuda.get_device_properties(index)
+    limit = props.shared_memory_per_block_optin
+    fitting, _ = catalog.entries(spec, None, None, values, root)
+    manifest = catalog.manifest(root)
+    have = props.major * 10 + props.minor
+    planned = [
+        (int(target.removeprefix("sm_")), path, need["dynamic"] + need["static"])
+        for path in sorted(fitting)
+        for target, need in manifest[path]["targets"].items()
+        if target.startswith("sm_")
+    ]
+    usable = [p for p in planned if p[0] <= have and p[2] <= limit]
+    if not usable:
+        return None
+    _, path, _ = max(usable, key=lambda p: p[0])
+    names = manifest[path]["tensors"]
+    with torch.cuda.device(index):
+        kernel = catalog.load(root / path, manifest[path]["kernel"])()
+
+    def run(tensors: dict[str, torch.Tensor]) -> None:
+        with torch.cuda.device(index):
+            kernel(*(tensors[name] for name in names))
+
+    return run

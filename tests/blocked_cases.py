@@ -1,0 +1,135 @@
+"""Inputs on which chunk-local inverses are known to go wrong, and what is right for them.
+
+Keys of unit length, as models normalise them, unless a case says otherwise. Gates are log gates a
+step; a kernel gets them as its conventions ask. All tensors are [B, heads, T, D] until `laid_out`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gdngen import references
+from gdngen.model import Kernel
+from gdngen.samples import blank
+
+BATCH, HEADS, GROUP = 1, 2, 2  # GROUP value heads share the keys of one
+
+
+@dataclass(frozen=True)
+class Case:
+    """How the inputs of one case are made: each from random ones of the same shape."""
+
+    k: Callable[[Tensor], Tensor] = lambda x: x
+    v: Callable[[Tensor], Tensor] = lambda x: x
+    beta: Callable[[Tensor], Tensor] = lambda x: x
+    step: Callable[[Tensor], Tensor] = lambda x: -0.3 * x
+    length: Callable[[int], int] = lambda chunk: chunk + chunk // 2 + 1
+
+
+def _same(x: Tensor) -> Tensor:
+    return x[..., :1, :].expand_as(x)
+
+
+def _alike(x: Tensor) -> Tensor:
+    return unit(_same(x) + 0.02 * x)
+
+
+def _ones(x: Tensor) -> Tensor:
+    return torch.ones_like(x)
+
+
+def _none(x: Tensor) -> Tensor:
+    return torch.zeros_like(x)
+
+
+CASES: Mapping[str, Case] = {
+    "ordinary": Case(),
+    "identical keys": Case(k=_same, beta=_ones, step=_none),
+    "keys that nearly agree": Case(k=_alike, beta=_ones, step=_none),
+    "alike in pairs, beta 2": Case(k=lambda x: x[..., ::2, :].repeat_interleave(2, -2)[..., : x.shape[-2], :],
+                                   beta=lambda x: 2 * _ones(x), step=_none),
+    "beta 2": Case(beta=lambda x: 2 * _ones(x), step=_none),
+    "decay of -20 a step": Case(step=lambda x: -20 * _ones(x)),
+    "no decay": Case(step=_none),
+    "one token": Case(length=lambda chunk: 1),
+    "whole chunks": Case(length=lambda chunk: 2 * chunk),
+    "a short tail": Case(length=lambda chunk: 2 * chunk + 3),
+    "zero keys": Case(k=_none),
+    "large values": Case(v=lambda x: 1000 * x),
+    "long keys": Case(k=lambda x: 2 * x, beta=lambda x: 0.5 * x),
+}  # fmt: skip
+
+
+def unit(x: Tensor) -> Tensor:
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+def inputs(case: Case, kernel: Kernel, seed: int = 0) -> dict[str, Tensor]:
+    """Every tensor of a kernel, in its dtypes, layout and conventions; outputs are NaN."""
+    values = dict(kernel.values)
+    length, heads = case.length(values["BC"]), HEADS * (GROUP if "HV" in kernel.runtime else 1)
+    source = torch.Generator().manual_seed(seed)
+
+    def drawn(make, *shape: int) -> Tensor:
+        return make(*shape, generator=source, dtype=torch.float64)
+
+    steps = case.step(drawn(torch.rand, BATCH, heads, length))
+    made = {
+        "k": case.k(unit(drawn(torch.randn, BATCH, HEADS, length, values["DK"]))),
+        "v": case.v(drawn(torch.randn, BATCH, heads, length, values["DV"])),
+        "beta": case.beta(drawn(torch.rand, BATCH, heads, length)),
+        "g": steps if values.get("sum") == "inside" else summed(steps, values["BC"]),
+    }
+    made["g"] = made["g"] / math.log(2) if values.get("base") == "two" else made["g"]
+    made |= {"A": torch.empty(BATCH, heads, length, values["BC"])}
+    made |= {"w": torch.empty(BATCH, heads, length, values["DK"]), "u": made["v"]}
+    out = {}
+    for t in kernel.tensors:
+        x = made[t.name].transpose(1, 2) if values.get("layout") == "bthd" else made[t.name]
+        dtype = getattr(torch, t.dtype)
+        out[t.name] = (blank(tuple(x.shape), t.dtype) if t.role == "out" else x.to(dtype)).contiguous()
+    return out
+
+
+def summed(steps: Tensor, chunk: int) -> Tensor:
+    """Log gates summed along each chunk of the last axis."""
+    return torch.cat([part.cumsum(-1) for part in steps.split(chunk, -1)], -1)
+
+
+def right(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A, w and u by a triangular solve in float64, of these very inputs."""
+    found = references.get(kernel.reference)(tensors, dict(kernel.values))
+    return {name: x for name, x in found.items() if kernel.tensor(name)}
+
+
+def errors(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """||out - right|| / ||right|| of every output, absolute where the right answer is 0; inf for NaN."""
+    out = {}
+    for name, want in right(kernel, tensors).items():
+        off = float((tensors[name].double() - want).norm()) / (float(want.norm()) or 1.0)
+        out[name] = math.inf if math.isnan(off) else off
+    return out
+
+
+# -- the recurrence, token by token ----------------------------------------------------------------
+
+
+def recurrence(k: Tensor, v: Tensor, step: Tensor, beta: Tensor, state: Tensor) -> Tensor:
+    """S_t = e^(g_t) S_(t-1) + beta_t k_t (v_t - (e^(g_t) S_(t-1))^T k_t)^T, for one head; S is [DK, DV]."""
+    for kt, vt, gt, bt in zip(k, v, step, beta):
+        state = gt.exp() * state
+        state = state + bt * torch.outer(kt, vt - kt @ state)
+    return state
+
+
+def by_chunks(k: Tensor, w: Tensor, u: Tensor, g: Tensor, chunk: int, state: Tensor) -> Tensor:
+    """The same state from w and u of convention fla: v' = u - w S, S' = e^(g_end) S + (e^(g_end - g) k)^T v'."""
+    for kc, wc, uc, gc in zip(*(x.split(chunk) for x in (k, w, u, g))):
+        fresh = uc - wc @ state
+        state = gc[-1].exp() * state + ((gc[-1] - gc).exp()[:, None] * kc).mT @ fresh
+    return state
