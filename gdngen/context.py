@@ -61,6 +61,7 @@ class Context:
     taken: frozenset[str]  # names that no index may have
     tensors: dict[str, model.Tensor] = field(default_factory=dict)
     buffers: dict[str, model.Buffer] = field(default_factory=dict)
+    scalars: dict[str, str] = field(default_factory=dict)  # what a block reads -> its dtype
     absent: set[str] = field(default_factory=set)  # left out by their `when`
     faulty: set[str] = field(default_factory=set)  # declared with a mistake, reported
     threads: int | None = 128  # None: the spec's own are wrong, reported
@@ -217,7 +218,7 @@ class Context:
             raise ExprError(n, f"'{n.id}' is a word; it has a place in 'when' only")
         if isinstance(value, bool):
             return "bool"
-        return types.WEAK_INT if value is not None else "int32"
+        return types.WEAK_INT if value is not None else self.scalars.get(n.id, "int32")
 
     def integer(self, source: Source, node: ast.AST, scope: Scope) -> None:
         kind = self.type_of(source, node, scope)

@@ -119,7 +119,7 @@ def interpret(
         for at in itertools.product(*axes):
             block = dict(zip((name for name, _ in kernel.grid), at))
             buffers = {b.name: _fresh(b.shape, b.dtype) for b in kernel.buffers}
-            _Block(kernel, arena, buffers).run(kernel.statements(), {**values, **block})
+            _Block(kernel, arena, buffers).start({**values, **block})
     return {t.name: arena[t.name] for t in kernel.tensors if t.role != "in"}
 
 
@@ -149,9 +149,16 @@ class _Block:
     """One block: the tensors it shares with all others and the buffers that are its own."""
 
     def __init__(self, kernel: Kernel, tensors: dict, buffers: dict):
-        self.tensors, self.buffers = tensors, buffers
+        self.kernel, self.tensors, self.buffers = kernel, tensors, buffers
         self.dtypes = {b.name: b.dtype for b in (*kernel.tensors, *kernel.buffers)}
         self.named = dict(kernel.dtypes)
+
+    def start(self, values: dict) -> None:
+        """Run all statements; `values` has every size and the block's indices."""
+        for scalar in self.kernel.scalars:
+            found = self.value(scalar.value, values)
+            values = {**values, scalar.name: found.item()}
+        self.run(self.kernel.statements(), values)
 
     def run(self, body: tuple[Statement, ...], values: dict) -> None:
         for s in body:

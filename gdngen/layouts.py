@@ -33,7 +33,8 @@ def laid_out(spec: Spec, cx: Context) -> Spec:
         for t in spec.tensors
     )
     stages = tuple(Stage(s.name, s.where, _body(s.body, swaps)) for s in spec.stages)
-    return replace(spec, tensors=tensors, stages=stages)
+    scalars = tuple((name, _part(source, swaps)) for name, source in spec.scalars)
+    return replace(spec, tensors=tensors, stages=stages, scalars=scalars)
 
 
 def _tensors(layout: Layout, spec: Spec, cx: Context, swaps: Swaps) -> Iterator[str]:

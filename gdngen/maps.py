@@ -36,6 +36,11 @@ def assignments(cx: Context, s: Statement, scope: Scope) -> list[model.Statement
     return out
 
 
+def elements(cx: Context, source: Source, scope: Scope) -> list[model.Access]:
+    """Every element that an expression reads; indices that may leave a tile are reported."""
+    return _elements(cx, source, source.node, scope, ())
+
+
 def broken(cx: Context, s: Statement) -> model.Broken:
     """Stands for a statement with a mistake."""
     names = tuple(w for w in s.words if cx.is_tile(w))

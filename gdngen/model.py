@@ -319,6 +319,16 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Scalar:
+    """A number that a block reads from a tensor when it starts; `value` is in the author's terms."""
+
+    name: str
+    where: Location
+    value: ast.expr
+    dtype: str  # int32 or float32
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One variant of a spec, resolved."""
 
@@ -338,7 +348,9 @@ class Kernel:
     stages: tuple[Stage, ...]
     targets: tuple[str, ...]
     reference: str | None
+    resident: int = 1  # blocks that registers should leave room for on an SM
     ranges: tuple[tuple[str, tuple[float, float]], ...] = field(default=(), compare=False)
+    scalars: tuple[Scalar, ...] = ()
 
     def buffer(self, name: str) -> Buffer | None:
         return next((b for b in self.buffers if b.name == name), None)

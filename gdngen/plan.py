@@ -46,6 +46,7 @@ class Plan:
     bound: int
     changes: tuple[Change, ...] = ()
     proof: lean.Proof | None = None
+    resident: int = 1  # blocks that registers must leave room for on an SM; 1 asks for nothing
     blocking: bool = False  # loads wait: the compiler refuses the kernel else
 
     @property
@@ -83,7 +84,10 @@ def plan(kernel: Kernel, found: Analysis, wish: Wish, target: str) -> Planned:
     """The storage plan of a kernel whose analysis is `found`, for a target such as 'sm_80'."""
     if wish.policy == "lean":
         on: Device = device(wish.device or target)
-        made = lean.plan(kernel, lean.Wish(target, on, wish.objective, wish.allow_reload, registers(kernel, target).count))
+        count = registers(kernel, target).count
+        if kernel.resident > 1 and on.sm_registers:
+            count = min(count, on.sm_registers // (kernel.resident * kernel.threads) // 8 * 8)
+        made = lean.plan(kernel, lean.Wish(target, on, wish.objective, wish.allow_reload, count))
         plan = realise(made.kernel, made.found, made.slots, wish.policy, target)
         return Planned(made.kernel, made.found, (replace(plan, changes=made.changes, proof=made.proof),))
     slots = _POLICY[wish.policy](kernel, found)
@@ -96,9 +100,18 @@ def realise(kernel: Kernel, found: Analysis, slots: tuple[Slot, ...], policy: st
     bound, _ = found.peak({b.name: b.bytes for b in kernel.shared()})
     merged = merging.dynamic < own.dynamic
     best = merging if merged else own
-    return Plan(
+    plan = Plan(
         policy, target, slots, best.dynamic, best.static, merged, bound, blocking=best.blocking
     )
+    return replace(plan, resident=_resident(kernel, plan))
+
+
+def _resident(kernel: Kernel, plan: Plan) -> int:
+    """As many blocks as the author asks for, but no more than shared memory has room for: registers
+    given up beyond that would buy nothing. NVIDIA only, where a launch bound says so."""
+    if kernel.resident == 1 or not plan.target.startswith("sm_"):
+        return 1
+    return max(1, min(kernel.resident, device(plan.target).blocks_per_sm(plan.asked, kernel.threads)))
 
 
 def _own_slot(b: Buffer) -> Slot:

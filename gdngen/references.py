@@ -158,20 +158,27 @@ def l2norm(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tenso
 def recurrence_by_token(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Gated DeltaNet by its definition (`recurrence.py`), o and final of whole sequences.
 
-    q, k [B, T, H, DK], v [B, T, HV, DV], g and beta [B, T, HV], scale [1], first [S, HV, DK, DV];
-    sequence b starts from first[b], from 0 where b >= S. final [F, HV, DK, DV] has no value where no
-    sequence is. Option norm: rows of q and k are brought to length 1 first.
+    q, k [B, T, H, DK], v [B, T, H, R, DV], g and beta [B, T, H, R], scale [1], first
+    [S, H, R, DK, DV]: R heads of values share one of keys. Sequence b starts from first[b], from 0
+    where b >= S; final [F, H, R, DK, DV] has no value where there is no sequence. Option norm: rows
+    of q and k are brought to length 1 first.
     """
     import torch
 
-    q, k, v, g, beta = (tensors[name] for name in ("q", "k", "v", "g", "beta"))
+    q, k = tensors["q"], tensors["k"]
+    v, g, beta, first = (_joined(tensors[n], at) for n, at in (("v", 2), ("g", 2), ("beta", 2), ("first", 1)))
     shape = (v.shape[0], v.shape[2], k.shape[-1], v.shape[-1])
     state = torch.zeros(shape, dtype=torch.float64)
-    given = min(len(state), len(tensors["first"]))
-    state[:given] = tensors["first"][:given]
+    state[: len(first)] = first[: len(state)]
     o, last = recurrence.gated_delta_rule(
         q, k, v, g, beta, float(tensors["scale"]), state, bool(values.get("norm"))
     )
     final = torch.full((int(values["F"]), *shape[1:]), torch.nan, dtype=torch.float64)
     final[: len(last)] = last[: len(final)]
-    return {"o": o, "final": final}
+    heads = tensors["v"].shape[2:4]
+    return {"o": o.unflatten(2, heads), "final": final.unflatten(1, heads)}
+
+
+def _joined(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """The tensor with axes `axis` and the next, heads of keys and of their values, as one."""
+    return x.flatten(axis, axis + 1)

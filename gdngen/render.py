@@ -80,6 +80,8 @@ def _page(p: Planned) -> dict:
         "grid": ", ".join(text.expr(size) for _, size in kernel.grid),
         "block": ", ".join(safe(name) for name, _ in kernel.grid) + ("," if len(kernel.grid) == 1 else ""),
         "threads": kernel.threads,
+        "resident": p.plan.resident,
+        "scalars": [f"{safe(s.name)} = {text.expr(s.value)}" for s in kernel.scalars],
         "buffers": [_allocation(b, p, text) for b in _declared(p)] + _scratch(kernel),
         "stages": [
             {"title": s.name.replace("_", " "), "body": _views(s.body, text, home)} for s in kernel.stages

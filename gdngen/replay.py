@@ -35,6 +35,9 @@ from gdngen.state import State
 from gdngen.symbols import Doubt, Reader
 
 
+MOST_SCALAR = 97  # below it are the numbers that blocks read
+
+
 class Machine:
     """One run of a kernel.
 
@@ -63,7 +66,11 @@ class Machine:
         for at in itertools.product(*axes):
             self.state.clear()
             block = dict(zip((name for name, _ in self.kernel.grid), at))
-            self.body(self.kernel.statements(), {**self.state.values, **block})
+            env = {**self.state.values, **block}
+            for s in self.kernel.scalars:  # any number will do: both programs read the same
+                seed = [n for n in env.values() if isinstance(n, int)]
+                env[s.name] = int(field.mixed(s.name, *seed)) % MOST_SCALAR
+            self.body(self.kernel.statements(), env)
 
     # -- statements --------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gdngen import chosen, layouts, maps, model, syntax
+from gdngen import chosen, layouts, maps, model, scalars, syntax
 from gdngen.context import MAX_ELEMENTS, Context, Scope, Stop
 from gdngen.errors import Report, did_you_mean
 from gdngen.expr import constant, linear
@@ -17,6 +17,7 @@ from gdngen.tiles import TILE
 
 DEFAULT_TARGETS = ("sm_80", "sm_90")
 MAX_THREADS = 1024
+MAX_RESIDENT = 32
 
 
 def resolve(spec: Spec, choice: Choice, report: Report) -> model.Kernel | None:
@@ -48,8 +49,9 @@ class _Resolver:
             self.declare(declared)
         grid = self.grid()
         self.threads()
+        self.spec, read = scalars.resolved(spec, cx)
         stages = []
-        for stage in spec.stages:
+        for stage in self.spec.stages:
             cx.stage = stage.name
             stages.append(model.Stage(stage.name, stage.where, self.block(stage.body, cx.scope)))
         kernel = model.Kernel(
@@ -69,7 +71,9 @@ class _Resolver:
             stages=tuple(s for s in stages if s.body),
             targets=tuple(t.text for t in spec.targets) or DEFAULT_TARGETS,
             reference=spec.reference,
+            resident=self.resident(),
             ranges=tuple(cx.scope.ranges.items()),
+            scalars=read,
         )
         used = {name for s in kernel.statements() for name in model.touched(s)}
         return replace(kernel, buffers=tuple(b for b in kernel.buffers if b.name in used))
@@ -162,6 +166,13 @@ class _Resolver:
                 continue
         cx.scope = cx.scope.inside(**ranges)
         return tuple((key.text, size.node) for key, size in self.spec.grid)
+
+    def resident(self) -> int:
+        source = self.spec.resident
+        try:
+            return self.cx.size(source, "resident", 1, MAX_RESIDENT) if source else 1
+        except Stop:
+            return 1
 
     def threads(self) -> None:
         cx, source = self.cx, self.spec.threads

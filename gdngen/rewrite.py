@@ -284,6 +284,7 @@ def fresh(kernel: Kernel, wish: str) -> str:
     taken |= set(kernel.runtime) | {n for n, _ in kernel.grid} | {n for n, _ in kernel.dtypes}
     for leaf in kernel.leaves():
         taken |= {a.name for a in leaf.axes} if isinstance(leaf, Assign) else set()
+    taken |= {s.name for s in kernel.scalars}
     taken |= {s.var for s in _loops(kernel.statements()) if s.var}
     while wish in taken:
         wish += "_"

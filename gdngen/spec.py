@@ -71,10 +71,12 @@ class _Reader(StatementReader):
             tensors=tensors,
             grid=tuple(self.grid(root)),
             threads=self.expr(root.get("threads"), "threads"),
+            resident=self.expr(root.get("resident"), "resident"),
             targets=tuple(self.targets(root)),
             buffers=self.buffers(root),
             stages=self.stages(root),
             layouts=tuple(self.layouts(root)),
+            scalars=tuple(self.scalars(root)),
             reference=self.reference(root, [d.text for d in dims] + [t.name for t in tensors]),
         )
 
@@ -134,6 +136,12 @@ class _Reader(StatementReader):
             elif self.word(target, "target", tuple(known)):
                 seen.add(target.text)
                 yield target
+
+    def scalars(self, root: Mapping):
+        for key, node in self.mapping(root.get("scalars"), "scalars").entries:
+            value = self.expr(node, "a scalar")
+            if self.name(key, "scalar") and value:
+                yield key, value
 
     def layouts(self, root: Mapping):
         hint = "layouts: [{when: order == 'bthd', swap: [1, 2], tensors: [q, k]}]"
@@ -284,6 +292,7 @@ def _unique_names(spec: Spec, report: Report) -> None:
         ("tensor", [(t.name, t.where) for t in spec.tensors]),
         ("buffer", [(b.name, b.where) for b in spec.buffers]),
         ("block index", [(k.text, k.where) for k, _ in spec.grid]),
+        ("scalar", [(k.text, k.where) for k, _ in spec.scalars]),
         ("stage", [(s.name, s.where) for s in spec.stages]),
         ("kernel", [(spec.kernel, spec.where)]),
     )

@@ -26,8 +26,8 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]{0,63}\Z")  # a choice of an option, a target
 
 KEYS = {
-    "spec": "kernel doc dims runtime dtypes options variants tensors grid threads targets buffers "
-    "stages layouts reference",
+    "spec": "kernel doc dims runtime dtypes options variants tensors grid threads resident targets buffers "
+    "stages layouts scalars reference",
     "layout": "when swap tensors",
     "variants": "forall where also",
     "tensor": "role shape dtype doc sample when",
@@ -169,8 +169,10 @@ class Spec:
     tensors: tuple[Tensor, ...]
     grid: tuple[tuple[Scalar, Source], ...]
     threads: Source | None
+    resident: Source | None
     targets: tuple[Scalar, ...]
     buffers: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
     reference: str | None = None
     layouts: tuple[Layout, ...] = ()
+    scalars: tuple[tuple[Scalar, Source], ...] = ()

@@ -175,7 +175,9 @@ class _Writer(ast.NodeTransformer):
         value = self.values.get(n.id)
         if isinstance(value, bool):
             return "bool"
-        return types.WEAK_INT if value is not None else "int32"
+        if value is not None:
+            return types.WEAK_INT
+        return next((s.dtype for s in kernel.scalars if s.name == n.id), "int32")
 
     def cast(self, n: ast.Call) -> ast.expr:
         to = n.args[1].id

@@ -35,10 +35,13 @@ def kernels_of(name: str) -> dict[str, Kernel]:
     return {k.module: k for k in kernels(path.read_text(), f"specs/{name}.yaml")}
 
 
-def modules(kernel: Kernel, folder: Path, policy: str = plan.DEFAULT) -> list[Module]:
-    """A kernel's modules, written into `folder`: one, or more where the plans of targets differ."""
+def modules(
+    kernel: Kernel, folder: Path, policy: str = plan.DEFAULT, targets: tuple[str, ...] = ()
+) -> list[Module]:
+    """A kernel's modules for `targets` (its own, if none is named), written into `folder`: one, or
+    more where the plans of targets differ."""
     checked = driver.Checked(kernel, analysis.analyse(kernel))
-    groups = driver.plans(checked, Wish(policy))
+    groups = driver.plans(checked, Wish(policy), targets)
     names = driver.module_names(checked, groups, Wish(policy))
     return [_written(planned, folder / f"{name}.py") for name, planned in zip(names, groups)]
 

@@ -1,0 +1,104 @@
+"""Names that a spec gives to expressions of block indices and sizes, and to single elements of tensors.
+
+What rests on indices and sizes alone is put in place of its name wherever statements use it. What
+reads a tensor is a `model.Scalar`: a block reads it once, when it starts.
+"""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gdngen import expr, maps, model, types
+from gdngen.context import Context, Stop
+from gdngen.expr import ExprError, evaluate
+from gdngen.source import Source
+from gdngen.syntax import Spec, Stage, Statement
+
+
+def resolved(spec: Spec, cx: Context) -> tuple[Spec, tuple[model.Scalar, ...]]:
+    """The spec without the scalars that stand for expressions, and those that blocks read."""
+    aliases: dict[str, ast.expr] = {}
+    read = []
+    for name, source in spec.scalars:
+        try:
+            source = replace(source, node=_placed(folded(source.node, cx), aliases))
+            cx.fresh(name, cx.scope)
+            cx.known(source, cx.scope, {**cx.tensors})
+            kind = cx.type_of(source, source.node, cx.scope)
+            maps.elements(cx, source, cx.scope)
+            if any(isinstance(n, ast.Subscript) for n in ast.walk(source.node)):
+                read.append(_read(cx, name.text, source, kind))
+            else:
+                cx.integer(source, source.node, cx.scope)
+                aliases[name.text] = source.node
+        except Stop:  # reported
+            cx.faulty.add(name.text)
+    if not aliases:
+        return spec, tuple(read)
+    stages = tuple(Stage(s.name, s.where, _body(s.body, aliases)) for s in spec.stages)
+    return replace(spec, stages=stages), tuple(read)
+
+
+def _read(cx: Context, name: str, source: Source, kind: str) -> model.Scalar:
+    """A whole number or a float that a block reads; no bound of it is known."""
+    if kind not in ("int32", "float32"):
+        what = f"'{name}' is {kind}; what a block reads is int32 or float32"
+        raise cx.fail(source.where(), what, "cast(..., float32)" if types.is_float(kind) else None)
+    cx.scalars[name] = kind
+    cx.scope = cx.scope.inside(**{name: (-float("inf"), float("inf"))})
+    return model.Scalar(name, source.where(), source.node, kind)
+
+
+def folded(node: ast.AST, cx: Context) -> ast.AST:
+    """The expression with every `where` decided whose condition is known when rendering."""
+
+    class Folder(ast.NodeTransformer):
+        def visit_Call(self, n: ast.Call) -> ast.expr:
+            if n.func.id in ("where", "select") and cx.is_static(n.args[0], cx.scope):
+                try:
+                    holds = evaluate(n.args[0], {**cx.dtypes, **cx.scope.values})
+                    return self.visit(n.args[1 if holds else 2])
+                except ExprError:  # reported where the expression is checked
+                    pass
+            return ast.copy_location(ast.Call(n.func, [self.visit(a) for a in n.args], []), n)
+
+    return Folder().visit(expr.copied(node))
+
+
+def _body(body: tuple[Statement, ...], aliases: Mapping[str, ast.expr]) -> tuple[Statement, ...]:
+    return tuple(
+        replace(
+            s,
+            parts={key: _part(value, aliases) for key, value in s.parts.items()},
+            body=_body(s.body, aliases),
+            other=_body(s.other, aliases),
+            when=_part(s.when, aliases),
+        )
+        for s in body
+    )
+
+
+def _part(value, aliases: Mapping[str, ast.expr]):
+    if isinstance(value, tuple):  # the axes of a map or a loop
+        return tuple(_part(v, aliases) for v in value)
+    if not isinstance(value, Source):
+        return value
+    return replace(value, node=_placed(value.node, aliases))
+
+
+def _placed(node: ast.AST, aliases: Mapping[str, ast.expr]) -> ast.AST:
+    """A copy with every alias replaced; a mistake in it is shown where its name stands."""
+
+    class Placer(ast.NodeTransformer):
+        def visit_Call(self, n: ast.Call) -> ast.expr:
+            return ast.copy_location(ast.Call(n.func, [self.visit(a) for a in n.args], []), n)
+
+        def visit_Name(self, n: ast.Name) -> ast.expr:
+            if n.id not in aliases:
+                return n
+            put = expr.copied(aliases[n.id])
+            for part in ast.walk(put):
+                ast.copy_location(part, n)
+            return put
+
+    return Placer().visit(expr.copied(node))

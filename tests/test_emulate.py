@@ -1,0 +1,375 @@
+"""Generated kernels emulated: what is checked in is without a fault, and a planted one is blamed on
+the right buffer and the right statement."""
+
+import functools
+import json
+import re
+import shutil
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tilelang")
+
+from rendering import SPECS, kernels_of, module  # noqa: E402
+from test_generated import GENERATED, MODULES, of  # noqa: E402
+
+from gdngen import analysis, blame, cli, driver, emulate, emulator, hopper, lowering  # noqa: E402
+from gdngen import marks, plan, samples, sweep, verify, waits  # noqa: E402
+from gdngen.plan import Wish  # noqa: E402
+from gdngen.storage import Slot  # noqa: E402
+from gdngen.types import FLOATS  # noqa: E402
+
+SOFTMAX = "softmax_r32_n64_float16"
+PREPARE = "prepare_c32_k64_v64_float16"
+MATMUL = "matmul_m64_n64_k64_float16"
+
+
+@pytest.fixture(scope="session")
+def kernels():
+    """The author's kernel of every module that is checked in."""
+    found = {}
+    for spec in sorted(
+        {e["spec"] for e in json.loads((GENERATED / "manifest.json").read_text()).values()}
+    ):
+        for v in driver.load(SPECS.parent / spec).variants:
+            found[spec, v.kernel.module] = v.kernel
+    return found
+
+
+@functools.cache
+def slots_of(kernel, target="sm_80", policy=plan.DEFAULT):
+    return plan.plan(kernel, analysis.analyse(kernel), Wish(policy), target).plan.slots
+
+
+def line_with(path, text):
+    """Number of the one line of a file that holds a text."""
+    lines = [i for i, line in enumerate(path.read_text().splitlines(), 1) if text in line]
+    assert len(lines) == 1, (text, lines)
+    return lines[0]
+
+
+def damaged(path, edit):
+    """CUDA of a module with `edit` done to its list of lines, which stay as many, and its bytes."""
+    lowered = lowering.cached_lower(path, "sm_80")
+    lines = lowered.source.splitlines()
+    count = len(lines)
+    edit(lines)
+    assert len(lines) == count and lines != lowered.source.splitlines()
+    return "\n".join(lines), lowered.dynamic_bytes
+
+
+# -- what is checked in ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [f"prepare/{PREPARE}", f"examples/matmul/{MATMUL}"])
+def test_a_sample_is_without_a_fault(name, kernels):
+    path = GENERATED / f"{name}.py"
+    kernel = of(kernels, f"{name}.py")
+    done = emulate.emulate(kernel, path, slots_of(kernel), sanitize="matmul" in name)
+    assert done.ok, done.problems()
+    assert done.runs >= 6 and done.barriers and done.comparisons and done.lines > 80
+    assert 0 < done.worst() < 3e-3
+    assert json.loads(json.dumps(done.json()))["ok"] is True
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_is_without_a_fault(name, kernels):
+    kernel = of(kernels, name)
+    target = "sm_90" if name.endswith("_sm_90.py") else "sm_80"
+    done = emulate.emulate(kernel, GENERATED / name, slots_of(kernel, target))
+    assert done.ok and done.agreed, done.problems()
+
+
+POLICIES = [p for p in plan.POLICIES if p != plan.DEFAULT]
+SAMPLE = [
+    ("prepare", {"BC": "64", "DK": "64", "DV": "64"}),
+    ("prepare", {"BC": "64", "DK": "128", "DV": "256", "io": "bfloat16"}),
+    ("examples/matmul", {"BM": "64", "BK": "32"}),
+    ("examples/softmax", {"N": "64"}),
+    ("examples/two_pass", {}),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("spec, settings", SAMPLE)
+def test_every_policy_is_without_a_fault(spec, settings, policy, tmp_path):
+    loaded = driver.load(SPECS / f"{spec}.yaml", settings)
+    jobs = sweep.jobs([loaded], Wish(policy), ["sm_80"], tmp_path)
+    assert jobs
+    for done in map(emulate._emulated, jobs):
+        assert done.ok, (done.module, done.problems())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MODULES)
+def test_outputs_are_those_of_a_gpu(name, kernels):
+    """To rounding: a GPU sums in another order, and may take other instructions than sm_80's."""
+    if not verify.on_gpu():
+        pytest.skip("needs an NVIDIA GPU")
+    kernel, path = of(kernels, name), GENERATED / name
+    trial = emulate.trials(kernel)[0]
+    tensors = samples.inputs(kernel, trial.sizes, step=trial.step)
+    lowered = lowering.cached_lower(path, "sm_80")
+    emulated = emulator.build(lowered.source, lowered.dynamic_bytes)
+    given = emulate.arguments(emulated, tensors, trial.sizes)
+    outputs = emulator.run(emulated, given, emulate.grid(kernel, trial.sizes)).outputs
+    there = {name: tensor.cuda() for name, tensor in tensors.items()}
+    lowering.load(path)()(*there.values())
+    written = {t.name: there[t.name] for t in kernel.tensors if t.role != "in"}
+    assert not emulator.compare(outputs, {n: t.cpu() for n, t in written.items()}, rounding(kernel))
+
+
+def rounding(kernel):
+    """Two units in the last place of the coarsest float; a float32 operand of a product has ten bits."""
+    floats = {b.dtype for b in (*kernel.tensors, *kernel.buffers) if b.dtype in FLOATS}
+    products = any(type(leaf).__name__ == "Gemm" for leaf in kernel.leaves())
+    if "bfloat16" in floats:
+        return 2 * 2**-8
+    return 2 * 2**-11 if "float16" in floats or products else 1e-5
+
+
+# -- planted faults --------------------------------------------------------------------------------
+
+
+def test_a_deleted_barrier_is_a_race_of_the_right_tenant(tmp_path):
+    kernel = kernels_of("examples/softmax")[SOFTMAX]
+    path, plans = module(kernel, tmp_path)
+    (slot,) = plans["sm_80"].slots
+    assert slot.tenants == ("x_s", "y_s")
+
+    def without_barrier(lines):
+        (at,) = [i for i, line in enumerate(lines) if "__syncthreads();" in line]
+        lines[at] = ""
+
+    source, dynamic = damaged(path, without_barrier)
+    done = emulate.source_emulated(kernel, source, dynamic, path, [slot], sanitize=False)
+    assert not done.ok
+    races = [f for f in done.faults if f.kind == "race"]
+    assert races and {f.slots for f in races} == {("x_s",)}
+    assert {f.tenants for f in races} == {("y_s",)}
+    stored, loaded = line_with(path, "T.copy(row, y_s)"), line_with(path, "T.copy(y_s, y[")
+    assert {p.line for f in races for p in f.places} == {stored, loaded}
+    assert {p.stage for f in races for p in f.places} == {"store"}
+    assert all("R=50" in f.run for f in races)
+    text = done.problems()[0]
+    assert (
+        text.startswith("race in slot x_s (y_s), bytes ") and f"line {stored} `T.copy(row" in text
+    )
+
+
+def test_two_live_tiles_at_one_address_are_both_blamed(tmp_path):
+    kernel = kernels_of("prepare")[PREPARE]
+    path, plans = module(kernel, tmp_path)
+    slots = plans["sm_80"].slots
+    k, v = (next(s for s in slots if name in s.tenants) for name in ("k_s", "v_s"))
+
+    def one_address(lines):
+        at = {n: i for i, line in enumerate(lines) for n in re.findall(r"void\* (\w+) =", line)}
+        lines[at[v.tenants[-1]]] = lines[at[k.tenants[-1]]].replace(k.tenants[-1], v.tenants[-1])
+
+    source, dynamic = damaged(path, one_address)
+    done = emulate.source_emulated(kernel, source, dynamic, path, slots, sanitize=False)
+    races = [f for f in done.faults if f.kind == "race" and f.note == "write after write"]
+    loads = {line_with(path, "T.copy(k[b, h"), line_with(path, "T.copy(v[b, h")}
+    assert any(
+        {"k_s", "v_s"} <= set(f.tenants) and {p.line for p in f.places} == loads for f in races
+    ), done.problems()
+    assert any(p.startswith("wrong result: w against") for p in done.problems())
+
+
+def test_what_cannot_be_emulated_is_said(tmp_path, monkeypatch):
+    kernel = kernels_of("examples/softmax")[SOFTMAX]
+    path, plans = module(kernel, tmp_path)
+    lowered = lowering.Lowered(
+        0, 0, lowering.cached_lower(path, "sm_80").source + "\nasm volatile();\n"
+    )
+    monkeypatch.setattr(lowering, "cached_lower", lambda *_: lowered)
+    done = emulate.emulate(kernel, path, plans["sm_80"].slots)
+    assert not done.ok and "unsupported instruction asm" in done.problems()[0]
+
+    def refused(*_):
+        raise lowering.LoweringError("no warps cover it")
+
+    monkeypatch.setattr(lowering, "cached_lower", refused)
+    done = emulate.emulate(kernel, path, plans["sm_80"].slots)
+    assert done.problems() == ("can't be emulated: no warps cover it",)
+
+
+# -- lines and storages ----------------------------------------------------------------------------
+
+MODULE = """\
+@T.prim_func
+def f(x: T.Tensor([4], "float32")):
+    with T.Kernel(1, threads=128) as (b,):
+        x_s = T.alloc_shared([4], "float32")
+        y_s = x_s  # dead
+
+        # load
+        T.copy(x, x_s)
+        for k in T.serial(4):
+            T.copy(
+                x_s, x
+            )
+        # store out
+        if b == 0:
+            for i in T.Parallel(4):
+                x[i] = x_s[i]
+        else:
+            T.clear(y_s)
+"""
+
+
+def test_statements_of_a_module():
+    found = [(s.first, s.last, s.stage) for s in marks.statements(MODULE)]
+    load, out = "load", "store out"
+    assert found == [
+        (8, 8, load),
+        (9, 9, load),
+        (10, 12, load),
+        (14, 14, out),
+        (15, 16, out),
+        (18, 18, out),
+    ]
+    text = marks.marked(MODULE, tuple(marks.statements(MODULE)))
+    assert text.count(marks.MARK) == len(found)
+    compile(text, "marked", "exec")
+
+
+def test_cuda_lines_take_the_statement_of_the_mark_before_them():
+    found = {s.first: s for s in marks.statements(MODULE)}
+    cuda = "head\na = b;\nfor (int i_7 = 0; i_7 < 4; ++i_7) {\n  a[i_7] = c;\n}\nd;\n"
+    same = "head\n  gdngen_line(8);\na = b;\n  gdngen_line(9);\n"
+    same += "for (int i_9 = 0; i_9 < 4; ++i_9) {\ngdngen_line(10);\n  a[i_9] = c;\n}\nd;\n"
+    exact = marks.aligned(cuda, same, found)
+    assert exact.exact
+    assert [s and s.first for s in map(exact.of, range(1, 7))] == [None, 8, 9, 10, 10, 10]
+    other = marks.aligned(cuda, same.replace("\nd;", "\ne;"), found)
+    assert not other.exact and other.of(6).first == 10
+
+
+@pytest.mark.parametrize(
+    "offsets, want",
+    [
+        ((0, 256), [("a", 0, 256), ("b", 256, 512)]),
+        ((0, 0), [("a", 0, 256), ("b", 0, 256)]),  # the compiler's own merging
+        ((128, 0), [("a", 128, 384), ("b", 0, 256)]),
+    ],
+)
+def test_storages(offsets, want):
+    slots = [Slot((64,), "float32", ("x", "a")), Slot((64,), "float32", ("b",))]
+    lines = [f"  void* {n} = ((void*)((char*)buf_dyn_shmem + {o}));" for n, o in zip("ab", offsets)]
+    found = blame.storages("\n".join(lines), slots, 512)
+    assert [(s.name, s.low, s.high) for s in found] == want
+    assert [s.slot.name for s in found] == ["x", "b"]
+
+
+def test_the_only_storage():
+    (found,) = blame.storages(
+        "  extern __shared__ __align__(1024) half_t a[];", [Slot((64,), "float16", ("a",))], 128
+    )
+    assert (found.low, found.high, found.slot.tenants) == (0, 128, ("a",))
+
+
+# -- sm_90 -----------------------------------------------------------------------------------------
+
+
+def test_miscompile_pipelined_tiles_in_one_slot_on_sm_90(tmp_path):
+    """TileLang lowers two tiles of one pipelined loop in one storage; the producer overwrites one."""
+    kernel = kernels_of("examples/matmul")[MATMUL]
+    sound = slots_of(kernel, "sm_90")
+    path, _ = module(kernel, tmp_path, slots=sound)
+    lowered = lowering.cached_lower(path, "sm_90")
+    assert hopper.applies(kernel, "sm_90") and not hopper.applies(kernel, "sm_80")
+    assert len(list(hopper.loads_in_loops(lowered.source))) == 2
+    assert hopper.problems(kernel, sound, lowered) == ()
+    shared = (Slot((64, 64), "float16", ("a_s", "b_s")),)
+    path, plans = module(kernel, tmp_path, slots=shared)
+    assert len(hopper.in_plan(kernel, shared)) == 2
+    found = hopper.in_source(lowering.cached_lower(path, "sm_90"), shared, kernel.threads)
+    assert len(found) == 2 and all("are those of a_s, b_s" in line for line in found)
+    verdict = verify.verify(kernel, path, {"sm_90": plans["sm_90"]}, trials=())
+    assert set(found) <= set(verdict.problems())
+
+
+def test_kernels_without_a_producer_are_let_pass():
+    kernel = kernels_of("examples/softmax")[SOFTMAX]
+    assert not hopper.applies(kernel, "sm_90")
+    source = "__launch_bounds__(128, 1) f() {\nfor (;;) {\n tl::tma_load(d, m, a);\n}\ntl::tma_load(d);\n}"
+    slots = [Slot((64,), "float16", ("a", "b"))]
+    assert [n for n, _ in hopper.loads_in_loops(source)] == [3]
+    assert hopper.in_source(lowering.Lowered(128, 0, source), slots, 128) == ()
+
+
+# -- every wait ------------------------------------------------------------------------------------
+
+
+def test_every_wait_of_softmax_is_missed(tmp_path):
+    kernel = kernels_of("examples/softmax")[SOFTMAX]
+    path, plans = module(kernel, tmp_path)
+    done = waits.delete_each(kernel, path, plans["sm_80"].slots)
+    (wait,) = done.waits
+    assert done.ok and wait.caught and "race" in wait.reason and wait.slots == ("x_s",)
+    assert "T.copy(y_s, y[" in wait.place
+    assert waits.total([done]) == (
+        "1 waits deleted: 1 caught, 0 shown redundant, 0 neither (100% accounted for)"
+    )
+    assert "caught" in waits.lines(done)[-1]
+
+
+def test_a_wait_that_no_thread_meets_is_not_shown_redundant():
+    wait = waits._uncaught(None, None, emulator.source.Site(0, 1, "__syncthreads();"), "", 4, 0)
+    assert not wait.caught and not wait.shown
+    assert not waits.Waits("m", (wait,)).ok
+
+
+def test_one_variant_of_each_dtype_is_chosen():
+    (one,) = waits.chosen([driver.load(SPECS / "prepare.yaml")])
+    assert [dict(v.kernel.dtypes)["io"] for v in one.variants] == ["float16", "bfloat16", "float32"]
+
+
+@pytest.mark.long
+def test_every_wait_is_caught_or_shown_redundant(tmp_path):
+    paths = sorted(SPECS.rglob("*.yaml"))
+    jobs = sweep.jobs(waits.chosen(map(driver.load, paths)), Wish(), ["sm_80"], tmp_path)
+    done = list(waits.sweep(jobs))
+    print("\n".join(line for one in done for line in waits.lines(one)), waits.total(done), sep="\n")
+    every = [w for one in done for w in one.waits]
+    assert all(one.ok for one in done) and len(every) > 60
+    assert sum(w.caught for w in every) >= 0.5 * len(every)
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def test_verify_emulate(capsys):
+    command = [
+        "verify",
+        "--emulate",
+        str(SPECS / "examples/softmax.yaml"),
+        "--set",
+        "N=64",
+        "--set",
+        "io=float16",
+    ]
+    assert cli.main(command) == 0
+    out = capsys.readouterr().out
+    assert f"[1/1] ok  {SOFTMAX}" in out and "1 of 1 kernels are right and without a race" in out
+    assert cli.main([*command, "--device", "cuda"]) == 2
+    assert "--emulate runs on the CPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", (["verify", "--emulate"], ["mutate"]))
+def test_no_compiler(command, monkeypatch, capsys):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    emulator.compiling.compiler.cache_clear()
+    try:
+        assert cli.main([*command, str(SPECS / "examples/softmax.yaml")]) == 2
+    finally:
+        emulator.compiling.compiler.cache_clear()
+    assert (
+        "error: the emulator needs a C++20 compiler: install g++ or set CXX"
+        in capsys.readouterr().err
+    )
