@@ -1,13 +1,15 @@
 # make          set up .venv and render every kernel
 # make test     run the tests (no GPU needed; what needs one is skipped)
 # make test-all the long sweeps too: every kernel lowered and run
+# make emulate  run the CUDA of every kernel on the CPU: races, barriers, stray accesses (long)
+# make mutate   delete each barrier of a kernel per spec and dtype: does the emulator miss it? (long)
 # make regen    fail unless generated/ is exactly what the specs render
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist worksteal -q
 
-.PHONY: all render test test-all regen clean
+.PHONY: all render test test-all emulate mutate regen clean
 
 all: render
 
@@ -24,6 +26,12 @@ test: $(READY)
 
 test-all: $(READY)
 	$(PYTEST)
+
+emulate: $(READY)
+	$(VENV)/bin/gdngen verify --emulate
+
+mutate: $(READY)
+	$(VENV)/bin/gdngen mutate
 
 regen: $(READY)
 	$(VENV)/bin/gdngen check --full

@@ -23,6 +23,7 @@ SHARED = "shared"  # what a finding calls dynamic shared memory
 _OFFSET = re.compile(r"void\* (\w+) = \(\(void\*\)\(\(char\*\)\w+ \+ (\d+)\)\);")
 _ONLY = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?\w+ (\w+)\[\];")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+PIPELINED = "T.Pipelined("
 WIDTH = 72  # characters of a quoted line
 
 
@@ -113,6 +114,7 @@ class Blame:
     cuda: tuple[str, ...]
     storages: tuple[Storage, ...]
     lines: Lines
+    body: tuple[Statement, ...]
 
     def fault(self, finding: Finding, run: str = "") -> Fault:
         numbers = [n for n in (finding.line, finding.other_line) if n] or [0]
@@ -127,12 +129,27 @@ class Blame:
 
     def place(self, number: int) -> Place:
         cuda = self.cuda[number - 1].strip() if number else ""
-        statement = self.lines.of(number)
+        statement = self.statement(number)
         if statement is None:
             return Place(number, cuda)
         text = self.python[statement.first - 1].strip()
         short = text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
         return Place(number, cuda, statement.first, short, statement.stage)
+
+    def statement(self, number: int) -> Statement | None:
+        """The statement of a CUDA line. A pipelined loop's loads are moved out of reach of their marks:
+        then it is the loop's first that names the storage of the line."""
+        found = self.lines.of(number)
+        if found is None or PIPELINED not in self.python[found.first - 1]:
+            return found
+        words = set(_NAME.findall(self.cuda[number - 1]))
+        tenants = {t for s in self.storages if s.name in words for t in self.names(s)}
+        later = (s for s in self.body if s.first > found.first)
+        return next((s for s in later if tenants & set(self._words(s))), found)
+
+    def names(self, storage: Storage) -> tuple[str, ...]:
+        """What the module calls a storage."""
+        return tuple(map(safe, storage.slot.tenants)) if storage.slot else (storage.name,)
 
     def touched(self, finding: Finding, numbers: list[int]) -> tuple[Storage, ...]:
         """Storages that the bytes lie in; of several, those that the lines name."""
@@ -145,7 +162,7 @@ class Blame:
         """The slot's tenants that the statements of these lines name, or all of them."""
         if storage.slot is None:
             return [storage.name]
-        words = {word for n in numbers for word in self._words(self.lines.of(n))}
+        words = {word for n in numbers for word in self._words(self.statement(n))}
         return [t for t in storage.slot.tenants if safe(t) in words] or list(storage.slot.tenants)
 
     def _words(self, statement: Statement | None) -> Iterator[str]:
@@ -162,6 +179,7 @@ def blame(path: Path, source: str, slots: Iterable[Slot], dynamic: int, target: 
         tuple(source.splitlines()),
         storages(source, slots, dynamic),
         marks.lines(path, source, target),
+        tuple(marks.statements(text)),
     )
 
 

@@ -79,9 +79,16 @@ class Emulation:
         return not self.problems()
 
     def problems(self) -> tuple[str, ...]:
-        """One line for each thing that is wrong."""
-        wrong = tuple(f"wrong result: {c}" for c in self.comparisons if not c.ok)
-        return (*self.failures, *map(str, self.faults), *dict.fromkeys(wrong))
+        """One line for each thing that is wrong; an output that is wrong in several runs, once."""
+        wrong: dict[tuple[str, str], list[Comparison]] = {}
+        for c in self.comparisons:
+            if not c.ok:
+                wrong.setdefault((c.output, c.against), []).append(c)
+        results = (
+            f"wrong result: {first}" + (f", and in {len(rest)} more runs" if rest else "")
+            for first, *rest in wrong.values()
+        )
+        return (*self.failures, *map(str, self.faults), *results)
 
     def worst(self) -> float:
         """The largest error of all comparisons."""

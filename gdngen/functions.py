@@ -169,6 +169,13 @@ class _Python(ast.NodeTransformer):
     def visit_Name(self, n: ast.Name) -> ast.expr:
         return ast.Constant(n.id == "true") if n.id in ("true", "false") else n
 
+    def visit_Subscript(self, n: ast.Subscript) -> ast.expr:
+        """The same elements in another shape; `:` keeps the first side, which may be 0."""
+        sides = n.slice.elts if isinstance(n.slice, ast.Tuple) else [n.slice]
+        rows = ast.parse(f"len({n.value.id})", mode="eval").body
+        args = [rows if isinstance(s, ast.Slice) else self.visit(s) for s in sides]
+        return ast.Call(ast.Attribute(n.value, "view"), args, [])
+
     def visit_Call(self, n: ast.Call) -> ast.expr:
         args = [self.visit(a) for a in n.args]
         match n.func.id:

@@ -6,7 +6,7 @@ most blocks per SM, then the fewest departures from the author's program, then t
 (objective `bytes` puts those right after fitting). Last, stores of fragments go through idle tiles.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gdngen import order as orders, rewrite, slots as packing, storage
@@ -157,7 +157,7 @@ def _made(c: Candidate, best: Best, wish: Wish) -> Lean:
 def _proven(made: Lean, candidates: list[Candidate]) -> Lean:
     """The plan with its proof over all candidates: the least storage of any, and the states seen."""
     best = candidates[0]
-    live = orders.least(_one_class(best.block))
+    live = best.least if best.block.classes == 1 else orders.least(block_of(best.kernel, mixed=True))
     outside = sum(b.bytes for b in best.kernel.shared() if b.name in analyse(best.kernel).private)
     proof = replace(
         made.proof,
@@ -259,56 +259,73 @@ def _what(s: Statement) -> str:
     return f"{'loop' if isinstance(s, Loop) else 'branch'} over {', '.join(touched(s))}"
 
 
-def block_of(kernel: Kernel) -> Block:
-    """The kernel's statements as a block to be ordered; what pipelined loops load is left out."""
+def block_of(kernel: Kernel, mixed: bool = False) -> Block:
+    """The kernel's statements as a block to be ordered; what pipelined loops load is left out.
+
+    Every value of a buffer counts on its own. `mixed` puts all storage into one class, so that the
+    least peak is the least live bytes.
+    """
     body = kernel.statements()
     found = analyse(kernel)
     touches = [frozenset(touched(s)) for s in body]
     writes = [rewrite.written(s) for s in body]
     shared = [b for b in kernel.shared() if b.name not in found.private]
     fragments = [b for b in kernel.buffers if b.scope == "fragment"]
-    classes = list(dict.fromkeys(packing.class_of(b) for b in shared))
-    users = {b.name: _mask(i for i, t in enumerate(touches) if b.name in t) for b in shared + fragments}
-    local = {n for n, users_of in users.items() if _inside_one(users_of, body)}
-    names = [b for b in shared + fragments if b.name not in local]
-    number = {b.name: i for i, b in enumerate(names)}
-    kind = tuple(classes.index(packing.class_of(b)) if b.scope == "shared" else -1 for b in names)
-    inplace = tuple(
-        tuple(
-            (number[a], number[b]) for a, b in packing.inplace_pairs(s, kernel) if a in number and b in number
-        )
-        for s in body
-    )
-    before = tuple(
-        _mask(i for i in range(u) if writes[i] & touches[u] or writes[u] & touches[i])
-        for u in range(len(body))
-    )
+    classes = [packing.class_of(b) for b in shared]
+    kinds = {b.name: 0 if mixed else classes.index(packing.class_of(b)) for b in shared}
+    values = [(b, users) for b in shared + fragments for users in _values(b.name, body, found)]
+    values = [(b, users) for b, users in values if not _inside_one(users, body)]
+    count = max(kinds.values(), default=-1) + 1
+
+    def held(name: str, unit: int) -> int | None:
+        """The number of the value of a buffer that a unit touches."""
+        return next((i for i, (b, us) in enumerate(values) if b.name == name and us >> unit & 1), None)
+
+    def inplace(unit: int) -> tuple[tuple[int, int], ...]:
+        pairs = packing.inplace_pairs(body[unit], kernel)
+        found_pairs = ((held(a, unit), held(b, unit)) for a, b in pairs)
+        return tuple((a, b) for a, b in found_pairs if a is not None and b is not None)
+
+    def inside(unit: int) -> tuple[int, ...]:
+        """What a loop or branch takes, by class, beyond all values that it shares with others."""
+        peaks = _peaks(body[unit], kernel, found, kinds, count)
+        for b, users in values:
+            if b.name in kinds and users >> unit & 1 and not isinstance(body[unit], Leaf):
+                peaks[kinds[b.name]] -= b.bytes
+        return tuple(peaks)
+
+    units = range(len(body))
     block = Block(
-        before=before,
-        users=tuple(users[b.name] for b in names),
-        kind=kind,
-        size=tuple(b.bytes for b in names),
-        inside=tuple(_inside(s, kernel, found, local, classes) for s in body),
-        inplace=inplace,
-        fixed=(0,) * len(classes),
+        before=tuple(
+            _mask(i for i in range(u) if writes[i] & touches[u] or writes[u] & touches[i]) for u in units
+        ),
+        users=tuple(users for _, users in values),
+        kind=tuple(kinds.get(b.name, -1) for b, _ in values),
+        size=tuple(b.bytes for b, _ in values),
+        inside=tuple(inside(u) for u in units),
+        inplace=tuple(inplace(u) for u in units),
+        fixed=(0,) * count,
         registers=1 << 62,
     )
     return replace(block, registers=_author_registers(block))
 
 
+def _values(name: str, body: tuple[Statement, ...], found: Analysis) -> list[int]:
+    """Units that touch a buffer, by the value that they find or leave in it: a unit before which it
+    holds nothing starts another. No legal order changes that, as it writes what the others touch."""
+    out: list[int] = []
+    for unit, s in enumerate(body):
+        if name in touched(s):
+            held = isinstance(s, Branch) or name in found.before[next(leaves(s)).id]
+            if not out or not held:
+                out.append(0)
+            out[-1] |= 1 << unit
+    return out
+
+
 def _inside_one(users: int, body: tuple[Statement, ...]) -> bool:
-    """Whether one loop or branch is all that touches a buffer."""
+    """Whether one loop or branch is all that touches a value."""
     return users & (users - 1) == 0 and not isinstance(body[users.bit_length() - 1], Leaf)
-
-
-def _one_class(block: Block) -> Block:
-    """The same block as if all storage mixed: its least peak is the least live bytes."""
-    return replace(
-        block,
-        kind=tuple(min(k, 0) for k in block.kind),
-        inside=tuple((sum(v),) for v in block.inside),
-        fixed=(sum(block.fixed),),
-    )
 
 
 def _mask(units) -> int:
@@ -318,22 +335,20 @@ def _mask(units) -> int:
     return out
 
 
-def _inside(s: Statement, kernel: Kernel, found: Analysis, local: set[str], classes) -> tuple[int, ...]:
-    """Peak per class of the buffers that live only inside a loop or branch."""
-    peaks = [0] * len(classes)
+def _peaks(s: Statement, kernel: Kernel, found: Analysis, kinds: Mapping[str, int], count: int) -> list[int]:
+    """The most bytes of each class, of those that a loop or branch touches, live at a statement in it."""
+    peaks, own = [0] * count, frozenset(touched(s)) & kinds.keys()
     if isinstance(s, Leaf):
-        return tuple(peaks)
+        return peaks
     for leaf in leaves(s):
-        now = [0] * len(classes)
-        for name in sorted(found.live[leaf.id] & local):
-            b = kernel.buffer(name)
-            if b.scope == "shared":
-                now[classes.index(packing.class_of(b))] += b.bytes
+        now = [0] * count
+        for name in found.live[leaf.id] & own:
+            now[kinds[name]] += kernel.buffer(name).bytes
         for source, target in packing.inplace_pairs(leaf, kernel):
-            if {source, target} <= local and source not in found.after[leaf.id]:
-                now[classes.index(packing.class_of(kernel.buffer(target)))] -= kernel.buffer(target).bytes
+            if {source, target} <= own and source not in found.after[leaf.id]:
+                now[kinds[target]] -= kernel.buffer(target).bytes
         peaks = [max(a, b) for a, b in zip(peaks, now)]
-    return tuple(peaks)
+    return peaks
 
 
 def _author_registers(block: Block) -> int:
@@ -360,12 +375,12 @@ def _stage_out(made: Lean) -> Lean:
             continue
         if store.dst.shape != fragment.shape or len(fragment.shape) != 2:
             continue
-        made = _through_idle(made, store) or made
+        sooner = rewrite.hoisted(made.kernel, store)  # before a late load takes the tile over
+        made = _through_idle(made, made.kernel, store) or _through_idle(made, sooner, store) or made
     return made
 
 
-def _through_idle(made: Lean, store: Copy) -> Lean | None:
-    kernel = made.kernel
+def _through_idle(made: Lean, kernel: Kernel, store: Copy) -> Lean | None:
     tile = rewrite.fresh(kernel, f"{store.dst.name}_out")
     program = rewrite.staged(kernel, store, tile)
     found = analyse(program)

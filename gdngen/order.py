@@ -10,7 +10,7 @@ each class, and states keep Pareto sets of peaks. The least sum of peaks over al
 lower bound for every assignment of slots, and the search says how many states it took.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 Vector = tuple[int, ...]
@@ -123,16 +123,27 @@ def ready(block: Block, done: int) -> list[int]:
     ]
 
 
-def least(block: Block, limit: int = 200_000, ceiling: int | None = None) -> Best | None:
-    """The order with the least sum of peaks, over all legal orders unless `limit` states are met.
+def least(block: Block, limit: int = 100_000) -> Best | None:
+    """The order with the least sum of peaks, over all legal orders unless `limit` steps are taken.
 
-    None if no order stays at or below `ceiling` bytes.
+    The author's order and a greedy one come first; the search is for anything better, so it is short
+    where they are good. None where the fragments fit in no order that was looked at.
     """
-    costs, n = _Costs(block), len(block.before)
-    start = (tuple(block.fixed), (), 0)
-    level: dict[int, list[tuple[Vector, tuple, int]]] = {0: [start]}
-    ceiling = _author_sum(block, costs) if ceiling is None else ceiling
-    states, proven = 0, True
+    costs = _Costs(block)
+    known = [o for o in (_walked(block, costs, _author), _walked(block, costs, _greedy)) if o]
+    best = min(known, key=lambda o: (o.bytes, o.order)) if known else None
+    if best and best.bytes == _floor(block, costs):
+        return best
+    better, states, proven = _search(block, costs, best.bytes - 1 if best else 1 << 62, limit)
+    found = better or best
+    return found and Best(found.order, found.peaks, max(1, states), proven)
+
+
+def _search(block: Block, costs: "_Costs", ceiling: int, limit: int) -> tuple[Best | None, int, bool]:
+    """The best order with a sum of peaks of at most `ceiling`, the ideals met, and whether all were."""
+    n = len(block.before)
+    level: dict[int, list[tuple[Vector, tuple, int]]] = {0: [(tuple(block.fixed), (), 0)]}
+    states, steps, proven = 0, 0, True
     for _ in range(n):
         following: dict[int, list[tuple[Vector, tuple, int]]] = {}
         for done, labels in level.items():
@@ -143,57 +154,111 @@ def least(block: Block, limit: int = 200_000, ceiling: int | None = None) -> Bes
                 cost = costs.step(done, unit)
                 if cost is None:
                     continue
+                steps += len(labels)
                 into = following.setdefault(done | 1 << unit, [])
                 for peaks, path, moved in labels:
                     joined = tuple(map(max, peaks, cost))
                     if sum(joined) <= ceiling:
                         _keep(into, (joined, (path, unit), moved))
         level = {k: v for k, v in following.items() if v}
-        if states > limit:
+        if steps > limit and len(level) > 50:
             proven = False
-            level = dict(sorted(level.items(), key=lambda kv: min(sum(v[0]) for v in kv[1]))[:2000])
+            level = dict(sorted(level.items(), key=lambda kv: min(sum(v[0]) for v in kv[1]))[:50])
     ends = level.get((1 << n) - 1, [])
     if not ends:
-        return None
+        return None, states, proven
     peaks, path, _ = min(ends, key=lambda label: (sum(label[0]), label[0]))
-    return Best(_unwind(path), peaks, states, proven)
+    return Best(_unwind(path), peaks, states, proven), states, proven
 
 
-def fewest_moves(block: Block, ceiling: int, limit: int = 60_000) -> Best | None:
+def _author(block: Block, costs: "_Costs", done: int) -> int:
+    return min(ready(block, done))
+
+
+def _greedy(block: Block, costs: "_Costs", done: int) -> int:
+    """The ready unit that needs the least, and of those the one that leaves the least alive."""
+
+    def key(unit: int) -> tuple:
+        cost = costs.step(done, unit)
+        after, _ = costs.base(done | 1 << unit)
+        return cost is None, sum(cost or ()), sum(after), unit
+
+    return min(ready(block, done), key=key)
+
+
+def _walked(block: Block, costs: "_Costs", choose) -> Best | None:
+    """The order that a rule of choice makes, or None where fragments don't fit."""
+    order, peaks, done = [], tuple(block.fixed), 0
+    for _ in block.before:
+        unit = choose(block, costs, done)
+        cost = costs.step(done, unit)
+        if cost is None:
+            return None
+        peaks = tuple(map(max, peaks, cost))
+        order.append(unit)
+        done |= 1 << unit
+    return Best(tuple(order), peaks, 1, True)
+
+
+def _floor(block: Block, costs: "_Costs") -> int:
+    """What some one statement needs of each class, whatever the order."""
+    most = list(block.fixed)
+    for unit, touched in enumerate(costs.touched):
+        need = [f + extra for f, extra in zip(block.fixed, block.inside[unit])]
+        for b in touched:
+            if block.kind[b] >= 0:
+                need[block.kind[b]] += block.size[b]
+        for _, target in block.inplace[unit]:
+            need[block.kind[target]] -= block.size[target]
+        most = [max(m, n) for m, n in zip(most, need)]
+    return sum(most)
+
+
+def fewest_moves(block: Block, ceiling: int, limit: int = 30_000) -> Best | None:
     """The order that moves the fewest units, with a sum of peaks of at most `ceiling`; then least bytes.
 
-    A unit that keeps its place relative to the others that keep theirs is not moved.
+    A unit that keeps its place relative to the others that keep theirs is not moved. Orders with no
+    move are tried first, then with one, and so on. None if there is no such order, or if none was
+    found in `limit` steps.
     """
-    costs, n = _Costs(block), len(block.before)
-    full, states = (1 << n) - 1, 0
-    # moves -> (ideal, last unmoved unit) -> Pareto labels
+    costs, steps = _Costs(block), 0
+    for most in range(len(block.before)):
+        found, taken = _with_moves(block, costs, ceiling, most, limit - steps)
+        steps += taken
+        if found or steps >= limit:
+            return found
+    return None
+
+
+def _with_moves(block: Block, costs: "_Costs", ceiling: int, most: int, limit: int) -> tuple[Best | None, int]:
+    """The best order with at most `most` moves, and the steps taken."""
+    n, steps = len(block.before), 0
     level: dict[tuple[int, int], list[tuple[Vector, tuple, int]]] = {(0, -1): [(tuple(block.fixed), (), 0)]}
     for _ in range(n):
         following: dict[tuple[int, int], list[tuple[Vector, tuple, int]]] = {}
         for (done, last), labels in level.items():
-            states += len(labels)
             for unit in ready(block, done):
                 cost = costs.step(done, unit)
                 if cost is None:
                     continue
+                steps += len(labels)
                 for peaks, path, moved in labels:
                     joined = tuple(map(max, peaks, cost))
                     if sum(joined) > ceiling:
                         continue
+                    after = done | 1 << unit
                     if unit > last:
-                        key = done | 1 << unit, unit
-                        _keep_moves(following.setdefault(key, []), (joined, (path, unit), moved))
-                    key = done | 1 << unit, last
-                    _keep_moves(following.setdefault(key, []), (joined, (path, unit), moved + 1))
+                        _keep_moves(following.setdefault((after, unit), []), (joined, (path, unit), moved))
+                    if moved < most:
+                        _keep_moves(following.setdefault((after, last), []), (joined, (path, unit), moved + 1))
         level = following
-        if states > limit:
-            best = sorted(level.items(), key=lambda kv: min((v[2], sum(v[0])) for v in kv[1]))
-            level = dict(best[:500])
-    ends = [label for (done, _), labels in level.items() if done == full for label in labels]
+        if steps > limit:
+            return None, steps
+    ends = [label for labels in level.values() for label in labels]
     if not ends:
-        return None
+        return None, steps
     peaks, path, _ = min(ends, key=lambda label: (label[2], sum(label[0]), _unwind(label[1])))
-    return Best(_unwind(path), peaks, states, states <= limit)
+    return Best(_unwind(path), peaks, steps, True), steps
 
 
 def moves(order: Sequence[int]) -> tuple[int, ...]:
@@ -205,15 +270,6 @@ def moves(order: Sequence[int]) -> tuple[int, ...]:
         best.append((longest[0] + 1, longest[1] + (unit,)))
     kept = max(best, default=(0, ()))[1]
     return tuple(u for u in order if u not in kept)
-
-
-def _author_sum(block: Block, costs: _Costs) -> int:
-    peaks, done = list(block.fixed), 0
-    for unit in range(len(block.before)):
-        cost = costs.step(done, unit)
-        peaks = [max(a, b) for a, b in zip(peaks, cost or peaks)]
-        done |= 1 << unit
-    return sum(peaks)
 
 
 def _keep(labels: list, new: tuple) -> None:
@@ -241,8 +297,3 @@ def _unwind(path: tuple) -> tuple[int, ...]:
         path, unit = path
         out.append(unit)
     return tuple(reversed(out))
-
-
-def author_peaks(block: Block) -> Mapping[str, int]:
-    """Sum of peaks of the author's order, by name for a table."""
-    return {"author": _author_sum(block, _Costs(block))}

@@ -267,7 +267,7 @@ class _Reader(Reader):
         given = []
         for key, value in self.mapping(node.get("tensors"), "tensors").entries:
             found = self.expr(value, "a tensor")
-            if found and self.sizes(found, known | tensors):
+            if found and self.sizes(found, known | tensors, views=tensors):
                 given.append((key, found))
         values = self.pairs(self.mapping(node.get("set"), "set"), words)
         return Step(kernel or Scalar("", node.where), when, values, tuple(choose), tuple(given))
@@ -284,16 +284,21 @@ class _Reader(Reader):
                 self.error(s.where, f"unknown tensor '{s.text}'{near}", f"{key} names tensors")
         return scalars
 
-    def sizes(self, source: Source, known: Iterable[str], options: bool = False) -> bool:
+    def sizes(
+        self, source: Source, known: Iterable[str], options: bool = False, views: Iterable[str] = ()
+    ) -> bool:
         """Whether an expression is of known names and of what Python can compute; reported.
 
-        With `options` a lone unknown word stands for itself: the choice of an option.
+        With `options` a lone unknown word stands for itself: the choice of an option. `views` are
+        names of tensors that `name[:, H, R]` may give another shape.
         """
         for n in ast.walk(source.node):
             if isinstance(n, ast.Call) and n.func.id not in CALLABLE and n.func.id in FUNCTIONS:
                 self.error(source.where(n), f"'{n.func.id}' has no place in a size", f"{CALLABLE}")
                 return False
-            if isinstance(n, (ast.Subscript, ast.MatMult, ast.Attribute, ast.Tuple)):
+            if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id in views:
+                continue
+            if isinstance(n, (ast.Subscript, ast.MatMult, ast.Attribute)):
                 self.error(source.where(n), "an expression of sizes and flags is meant here")
                 return False
         if options and isinstance(source.node, ast.Name):

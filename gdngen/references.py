@@ -139,13 +139,24 @@ def shifted_rms_norm(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, t
     return {"y": d / (d.square().mean(-1, keepdim=True) + 1e-6).sqrt()}
 
 
-@reference(needs="x", gives="y", dims="BC")
+@reference(needs="x chunks?", gives="y", dims="BC")
 def chunk_cumsum(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """y[b, t, h] = sum of x[b, s, h] over the rows s <= t of t's own chunk of BC rows; [B, T, H]."""
+    """y[b, t, h] = sum of x[b, s, h] over the rows s <= t of t's own chunk; x and y are [B, T, H].
+
+    A chunk is BC rows, or, where chunks [NC, 2] is given, the rows from chunks[c, 0] on that lie
+    before chunks[c, 1], BC at most.
+    """
     import torch
 
-    parts = tensors["x"].split(int(values["BC"]), 1)
-    return {"y": torch.cat([part.cumsum(1) for part in parts], 1)}
+    x, rows = tensors["x"], int(values["BC"])
+    starts = [(r, x.shape[1]) for r in range(0, x.shape[1], rows)]
+    if "chunks" in tensors:
+        starts = [(int(r), int(end)) for r, end in tensors["chunks"]]
+    y = torch.full_like(x, torch.nan)
+    for first, end in starts:
+        part = slice(first, min(first + rows, end))
+        y[:, part] = x[:, part].cumsum(1)
+    return {"y": y}
 
 
 @reference(needs="x", gives="y")
@@ -154,31 +165,37 @@ def l2norm(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tenso
     return {"y": recurrence.normalised(tensors["x"])}
 
 
-@reference(needs="q k v g beta scale first", gives="o final", dims="DK DV")
+@reference(needs="q k v g beta scale first cu?", gives="o final", dims="DK DV")
 def recurrence_by_token(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Gated DeltaNet by its definition (`recurrence.py`), o and final of whole sequences.
 
     q, k [B, T, H, DK], v [B, T, H, R, DV], g and beta [B, T, H, R], scale [1], first
-    [S, H, R, DK, DV]: R heads of values share one of keys. Sequence b starts from first[b], from 0
-    where b >= S; final [F, H, R, DK, DV] has no value where there is no sequence. Option norm: rows
-    of q and k are brought to length 1 first.
+    [S, H, R, DK, DV]: R heads of values share one of keys. Where cu [N + 1] is given, B is 1 and
+    sequence n is rows cu[n] .. cu[n + 1] - 1, else a batch is a sequence. Sequence n starts from
+    first[n], from 0 where n >= S; final [F, H, R, DK, DV] has no value where there is no sequence.
+    Option norm: rows of q and k are brought to length 1 first.
     """
     import torch
 
     q, k = tensors["q"], tensors["k"]
-    v, g, beta, first = (_joined(tensors[n], at) for n, at in (("v", 2), ("g", 2), ("beta", 2), ("first", 1)))
-    shape = (v.shape[0], v.shape[2], k.shape[-1], v.shape[-1])
-    state = torch.zeros(shape, dtype=torch.float64)
-    state[: len(first)] = first[: len(state)]
-    o, last = recurrence.gated_delta_rule(
-        q, k, v, g, beta, float(tensors["scale"]), state, bool(values.get("norm"))
-    )
-    final = torch.full((int(values["F"]), *shape[1:]), torch.nan, dtype=torch.float64)
-    final[: len(last)] = last[: len(final)]
+    v, g, beta = (tensors[name].flatten(2, 3) for name in ("v", "g", "beta"))
+    sequences = [(b, 0, v.shape[1]) for b in range(len(v))]
+    if "cu" in tensors:
+        ends = tensors["cu"].int().tolist()
+        sequences = [(0, start, stop) for start, stop in zip(ends, ends[1:])]
+    first = tensors["first"].flatten(1, 2)
     heads = tensors["v"].shape[2:4]
+    shape = (int(values["F"]), v.shape[2], k.shape[-1], v.shape[-1])
+    o = torch.full_like(v, torch.nan)
+    final = torch.full(shape, torch.nan, dtype=torch.float64)
+    for n, (b, start, stop) in enumerate(sequences):
+        rows, one = slice(start, stop), slice(b, b + 1)
+        part, last = recurrence.gated_delta_rule(
+            *(x[one, rows] for x in (q, k, v, g, beta)),
+            float(tensors["scale"]),
+            first[n : n + 1] if n < len(first) else None,
+            bool(values.get("norm")),
+        )
+        o[one, rows] = part
+        final[n : n + 1] = last[: len(final) - n]
     return {"o": o.unflatten(2, heads), "final": final.unflatten(1, heads)}
-
-
-def _joined(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """The tensor with axes `axis` and the next, heads of keys and of their values, as one."""
-    return x.flatten(axis, axis + 1)

@@ -8,10 +8,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gdngen import chosen, layouts, maps, model, scalars, syntax
+from gdngen import chosen, clips, layouts, maps, model, scalars, syntax
 from gdngen.context import MAX_ELEMENTS, Context, Scope, Stop
 from gdngen.errors import Report, did_you_mean
-from gdngen.expr import constant, linear
+from gdngen.expr import constant, linear, names
 from gdngen.syntax import DTYPES, SAMPLES, SCOPES, Choice, Spec, Statement
 from gdngen.tiles import TILE
 
@@ -51,6 +51,7 @@ class _Resolver:
         self.threads()
         self.spec, read = scalars.resolved(spec, cx)
         stages = []
+        sides = {n.id for t in cx.tensors.values() for s in t.shape for n in names(s)}
         for stage in self.spec.stages:
             cx.stage = stage.name
             stages.append(model.Stage(stage.name, stage.where, self.block(stage.body, cx.scope)))
@@ -63,7 +64,7 @@ class _Resolver:
             values=tuple(cx.scope.values.items()),
             dims=tuple(d.text for d in spec.dims),
             dtypes=tuple((k.text, cx.dtypes[k.text]) for k, _ in spec.dtypes),
-            runtime=tuple(r.text for r in spec.runtime),
+            runtime=tuple(r.text for r in spec.runtime if r.text in sides),
             tensors=tuple(cx.tensors.values()),
             buffers=tuple(cx.buffers.values()),
             grid=grid,
@@ -95,10 +96,11 @@ class _Resolver:
             cx.faulty.add(d.name)
 
     def tensor(self, t: syntax.Tensor) -> model.Tensor:
-        for s in t.shape:
+        sides = [s.of(scalars.folded(s.node, self.cx)) for s in t.shape]
+        for s in sides:
             self.cx.runtime_size(s, f"a side of '{t.name}'", self.cx.scope)
         dtype = self.cx.dtype(t.dtype, t.name)
-        shape = tuple(s.node for s in t.shape)
+        shape = tuple(s.node for s in sides)
         sample = self.cx.word(t.sample, "sample", SAMPLES)
         return model.Tensor(t.name, t.where, t.role, shape, dtype, t.dtype.text, t.doc, sample)
 
@@ -156,7 +158,8 @@ class _Resolver:
 
     def grid(self) -> tuple[tuple[str, ast.expr], ...]:
         cx, ranges = self.cx, {}
-        for key, size in self.spec.grid:
+        grid = [(key, s.of(scalars.folded(s.node, cx))) for key, s in self.spec.grid]
+        for key, size in grid:
             ranges[key.text] = (0.0, math.inf)
             try:
                 what = f"the number of blocks along '{key.text}'"
@@ -165,7 +168,7 @@ class _Resolver:
             except Stop:
                 continue
         cx.scope = cx.scope.inside(**ranges)
-        return tuple((key.text, size.node) for key, size in self.spec.grid)
+        return tuple((key.text, size.node) for key, size in grid)
 
     def resident(self) -> int:
         source = self.spec.resident
@@ -208,6 +211,8 @@ class _Resolver:
             )
         if s.kind == "when":
             return self.condition(s, scope)
+        if s.kind == "copy":
+            s = clips.copy(self.cx, s, scope)
         if s.kind == "map":
             return maps.assignments(self.cx, s, scope)
         if s.kind in ("repeat", "loop", "pipelined"):

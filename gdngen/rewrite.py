@@ -312,6 +312,22 @@ def _ids(body: Sequence[Statement]) -> Iterator[int]:
             yield from _ids(group)
 
 
+def hoisted(kernel: Kernel, s: Statement) -> Kernel:
+    """A statement moved up within its stage, to right behind the last one that it depends on."""
+
+    def moved(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        if s not in body:
+            return body
+        ahead, behind = body[: body.index(s)], body[body.index(s) + 1 :]
+        free = 0
+        while free < len(ahead) and not depends(ahead[-1 - free], s):
+            free += 1
+        at = len(ahead) - free
+        return (*ahead[:at], s, *ahead[at:], *behind)
+
+    return replace(kernel, stages=tuple(replace(g, body=moved(g.body)) for g in kernel.stages))
+
+
 # -- reload and stage-out ------------------------------------------------------------------------
 
 

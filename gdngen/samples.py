@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gdngen import model
 from gdngen.expr import interval, names
 from gdngen.interpret import UNWRITTEN, shape
-from gdngen.model import BYTES, Assign, Kernel, Loop, Point, Span, Statement
+from gdngen.model import BYTES, Assign, Kernel, Loop, Span, Statement
 from gdngen.types import FLOATS
 
 if TYPE_CHECKING:
@@ -60,15 +60,14 @@ def _strong(tile: int) -> int:
 def sizes(kernel: Kernel, ragged: bool = True, longer: bool = False) -> dict[str, int]:
     """Small runtime sizes: counts are 2, but the first, the batch, is 1 unless `longer`.
 
-    A count that is divided by another, as heads that share keys are, is 4. Lengths are less than a
-    tile, or, `longer`, more than one tile and more than the loads that a
+    Lengths are less than a tile, or, `longer`, more than one tile and more than the loads that a
     pipelined loop has in flight; whole tiles where not `ragged`.
     """
-    tiled, groups, out = tiles(kernel), _groups(kernel), {}
+    tiled, out = tiles(kernel), {}
     counts = [name for name in kernel.runtime if name not in tiled]
     for name in kernel.runtime:
         if name in counts:
-            out[name] = 1 if name == counts[0] and not longer else 2 * (1 + (name in groups))
+            out[name] = (1 if name == counts[0] and not longer else 2) + (name in _ends(kernel))
             continue
         tile, unit = tiled[name], _unit(kernel, name)
         full = _in_flight(kernel, name) if longer else 0
@@ -78,21 +77,10 @@ def sizes(kernel: Kernel, ragged: bool = True, longer: bool = False) -> dict[str
     return out
 
 
-def _groups(kernel: Kernel) -> set[str]:
-    """Runtime sizes that some index divides by another: HV in h // (HV // H)."""
-
-    def exprs() -> Iterator[ast.expr]:
-        for leaf in kernel.leaves():
-            for a in leaf.reads() + leaf.writes():
-                yield from a.index or ()
-                yield from (
-                    p.at for p in (a.region.index if a.region else ()) if isinstance(p, Point)
-                )
-
-    found = (n for e in exprs() for n in ast.walk(e) if isinstance(n, ast.BinOp))
-    ratios = (n for n in found if isinstance(n.op, ast.FloorDiv))
-    pairs = ((getattr(n.left, "id", ""), getattr(n.right, "id", "")) for n in ratios)
-    return {a for a, b in pairs if {a, b} <= set(kernel.runtime)}
+def _ends(kernel: Kernel) -> set[str]:
+    """Sizes that count the ends of parts, one more than there are parts."""
+    alone = [t.shape[0] for t in kernel.tensors if t.sample == "offsets" and len(t.shape) == 1]
+    return {side.id for side in alone if isinstance(side, ast.Name)}
 
 
 def tiles(kernel: Kernel) -> dict[str, int]:
@@ -207,6 +195,9 @@ def _sample(
             data = -steps if t.sample == "steps" else -_summed(kernel, t, steps, restart)
         case "index":
             data = uniform().argsort(-1)
+        case "offsets":
+            walked = tiles(kernel) or [n for n in sizes if n not in _ends(kernel)]
+            data = _offsets(size, max(sizes[n] for n in walked))
         case "zeros":
             data = torch.zeros(size, **like)
         case kind:
@@ -231,3 +222,12 @@ def _sequence(kernel: Kernel, t: model.Tensor) -> int:
     tiled = tiles(kernel)
     walked = [i for i, s in enumerate(t.shape) if isinstance(s, ast.Name) and s.id in tiled]
     return walked[-1] if walked else len(t.shape) - 1
+
+
+def _offsets(size: tuple[int, ...], length: int) -> torch.Tensor:
+    """[n + 1] positions from 0 to `length`, or [n, 2] where n equal parts of it start and end."""
+    import torch
+
+    parts = size[0] if len(size) == 2 else size[0] - 1
+    ends = torch.arange(parts + 1) * length // parts
+    return ends if len(size) == 1 else torch.stack([ends[:-1], ends[1:]], 1)

@@ -101,4 +101,15 @@ def _placed(node: ast.AST, aliases: Mapping[str, ast.expr]) -> ast.AST:
                 ast.copy_location(part, n)
             return put
 
+        def visit_BinOp(self, n: ast.BinOp) -> ast.expr:
+            """Nothing is left of a 0 that is added: where(varlen, start, 0) + c*BC."""
+            left, right = self.visit(n.left), self.visit(n.right)
+            if isinstance(n.op, ast.Add) and isinstance(n.left, ast.Name) and _is_zero(left):
+                return right
+            return ast.copy_location(ast.BinOp(left, n.op, right), n)
+
     return Placer().visit(expr.copied(node))
+
+
+def _is_zero(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 0

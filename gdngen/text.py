@@ -114,6 +114,8 @@ class _Writer(ast.NodeTransformer):
         left, right = self.visit(n.left), self.visit(n.right)
         if isinstance(n.op, ast.Pow):
             return _call("T.pow", left, right)
+        if isinstance(n.op, (ast.Mult, ast.FloorDiv)) and _is_one(right):  # an option's 1
+            return left
         return ast.BinOp(left, n.op, right)
 
     def visit_Subscript(self, n: ast.Subscript) -> ast.expr:
@@ -183,6 +185,10 @@ class _Writer(ast.NodeTransformer):
         to = n.args[1].id
         dtype = ast.Name(safe(to)) if to in dict(self.text.kernel.dtypes) else ast.Constant(to)
         return _call("T.cast", self.visit(n.args[0]), dtype)
+
+
+def _is_one(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 1 and isinstance(node.value, int)
 
 
 def _call(name: str, *args: ast.expr) -> ast.Call:

@@ -17,7 +17,7 @@ from gdngen import references
 from gdngen.model import Kernel
 from gdngen.samples import blank
 
-BATCH, HEADS, GROUP = 1, 2, 2  # GROUP value heads share the keys of one
+BATCH, HEADS = 1, 2
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def unit(x: Tensor) -> Tensor:
 def inputs(case: Case, kernel: Kernel, seed: int = 0) -> dict[str, Tensor]:
     """Every tensor of a kernel, in its dtypes, layout and conventions; outputs are NaN."""
     values = dict(kernel.values)
-    length, heads = case.length(values["BC"]), HEADS * (GROUP if "HV" in kernel.runtime else 1)
+    length, heads = case.length(values["BC"]), HEADS * values.get("G", 1)
     source = torch.Generator().manual_seed(seed)
 
     def drawn(make, *shape: int) -> Tensor:

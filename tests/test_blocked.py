@@ -16,11 +16,13 @@ from gdngen.interpret import interpret
 from gdngen.model import Kernel
 
 HARDEST = "keys that nearly agree"
-# Largest ||out - right|| / ||right|| of any case, by io dtype. Measured on the CPU over all cases,
-# chunks and conventions: 1.6e-3 in float16 (3.4e-4 but for the hardest), 1.3e-3 in bfloat16, whose
-# tensors are float32 there while tiles are float16, and 4.4e-6 in float32.
-MOST = {"float16": 2e-3, "bfloat16": 2e-3, "float32": 2e-5}
-SMALL = {"BC": "64", "DK": "64", "DV": "64", "io": "float16", "layout": "bhtd"}
+# Largest ||out - right|| / ||right|| of any output of any case, by chunk and io dtype. Measured on the
+# CPU, over all cases: 1.6e-3 in float16 for chunks up to 64 (8e-4 but for the hardest), 1.1e-2 for 128,
+# where w of keys that agree is what cancellation leaves of numbers a hundred times its size, and 1.2e-6
+# in float32. On the CPU bfloat16 tensors are float32, while tiles are float16.
+MOST = {"float16": 2e-3, "bfloat16": 2e-3, "float32": 5e-6}
+MOST_128 = {"float16": 1.5e-2, "bfloat16": 1.5e-2, "float32": 2e-5}
+SMALL = {"BC": "64", "DK": "64", "DV": "64", "io": "float16", "layout": "bhtd", "G": "2"}
 
 
 def kernel(spec: str = "prepare_blocked", **settings: str) -> Kernel:
@@ -63,7 +65,7 @@ def test_every_case_is_right(case, run):
 
 def test_repeated_squaring_fails_where_this_one_passes(run):
     """Same inputs: float16 overflows in the powers of M, though its tiles are float32."""
-    settings = {k: v for k, v in SMALL.items() if k != "layout"}
+    settings = {k: v for k, v in SMALL.items() if k not in ("layout", "G")}
     ordinary, _ = run("ordinary", "prepare", **settings)
     assert max(ordinary.values()) < 1e-3
     for case in ("identical keys", HARDEST):
@@ -92,17 +94,18 @@ def test_w_and_u_give_the_state_of_the_recurrence(case, run):
 @pytest.mark.parametrize(
     "more",
     [
-        {"DK": "64", "DV": "64", "layout": "bhtd"},
-        {"DK": "96", "DV": "192", "layout": "bthd", "sum": "inside"},
-        {"DK": "64", "DV": "64", "layout": "bthd", "gate": "tileops", "base": "two"},
-        {"DK": "64", "DV": "64", "layout": "bhtd", "gate": "ungated", "outputs": "wu"},
+        {"DK": "64", "DV": "64", "layout": "bhtd", "G": "1"},
+        {"DK": "96", "DV": "192", "layout": "bthd", "sum": "inside", "G": "1"},
+        {"DK": "64", "DV": "64", "layout": "bthd", "gate": "tileops", "base": "two", "G": "3"},
+        {"DK": "64", "DV": "64", "layout": "bhtd", "gate": "ungated", "outputs": "wu", "G": "1"},
     ],
     ids=lambda more: "_".join(more.values()),
 )
 def test_every_chunk_dtype_and_convention(chunk, io, more, run):
     for case in CASES:
         found, _ = run(case, BC=chunk, io=io, **more)
-        assert max(found.values()) <= MOST[io], (case, found)
+        most = (MOST_128 if chunk == "128" else MOST)[io]
+        assert max(found.values()) <= most, (case, found)
 
 
 # -- conventions -----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tilelang")
 
-from rendering import SPECS, kernels_of, module  # noqa: E402
+from rendering import SPECS, kernels_of, module, modules  # noqa: E402
 from test_generated import GENERATED, MODULES, of  # noqa: E402
 
 from gdngen import analysis, blame, cli, driver, emulate, emulator, hopper, lowering  # noqa: E402
@@ -21,6 +21,7 @@ from gdngen.storage import Slot  # noqa: E402
 from gdngen.types import FLOATS  # noqa: E402
 
 SOFTMAX = "softmax_r32_n64_float16"
+TWO_PASS = "two_pass_bt32_bd64_d128_float16"
 PREPARE = "prepare_c32_k64_v64_float16"
 MATMUL = "matmul_m64_n64_k64_float16"
 
@@ -68,7 +69,7 @@ def test_a_sample_is_without_a_fault(name, kernels):
     kernel = of(kernels, f"{name}.py")
     done = emulate.emulate(kernel, path, slots_of(kernel), sanitize="matmul" in name)
     assert done.ok, done.problems()
-    assert done.runs >= 6 and done.barriers and done.comparisons and done.lines > 80
+    assert done.runs >= 5 and done.barriers and done.comparisons and done.lines > 80
     assert 0 < done.worst() < 3e-3
     assert json.loads(json.dumps(done.json()))["ok"] is True
 
@@ -134,29 +135,33 @@ def rounding(kernel):
 # -- planted faults --------------------------------------------------------------------------------
 
 
-def test_a_deleted_barrier_is_a_race_of_the_right_tenant(tmp_path):
-    kernel = kernels_of("examples/softmax")[SOFTMAX]
-    path, plans = module(kernel, tmp_path)
-    (slot,) = plans["sm_80"].slots
-    assert slot.tenants == ("x_s", "y_s")
+def test_a_deleted_barrier_is_a_race_of_the_right_tenants(tmp_path):
+    """A tile is stored through before all threads have read the one that it stands on."""
+    kernel = kernels_of("examples/two_pass")[TWO_PASS]
+    path, plans = modules(kernel, tmp_path)[0]
+    slots = plans["sm_80"].slots
+    assert ("x_s", "y_out") in [s.tenants for s in slots]
 
-    def without_barrier(lines):
-        (at,) = [i for i, line in enumerate(lines) if "__syncthreads();" in line]
-        lines[at] = ""
+    def without_its_barrier(lines):
+        at = [i for i, line in enumerate(lines) if "__syncthreads();" in line]
+        lines[at[-1]] = ""
 
-    source, dynamic = damaged(path, without_barrier)
-    done = emulate.source_emulated(kernel, source, dynamic, path, [slot], sanitize=False)
+    source, dynamic = damaged(path, without_its_barrier)
+    done = emulate.source_emulated(kernel, source, dynamic, path, slots, sanitize=False)
     assert not done.ok
-    races = [f for f in done.faults if f.kind == "race"]
-    assert races and {f.slots for f in races} == {("x_s",)}
-    assert {f.tenants for f in races} == {("y_s",)}
-    stored, loaded = line_with(path, "T.copy(row, y_s)"), line_with(path, "T.copy(y_s, y[")
-    assert {p.line for f in races for p in f.places} == {stored, loaded}
-    assert {p.stage for f in races for p in f.places} == {"store"}
-    assert all("R=50" in f.run for f in races)
-    text = done.problems()[0]
+    races = [f for f in done.faults if f.kind == "race" and f.slots == ("x_s",)]
+    assert races and all(f.tenants == ("x_s", "y_out") for f in races)
+    stored = line_with(path, "T.copy(x_f, y_out)")
+    read = [
+        i for i, s in enumerate(path.read_text().splitlines(), 1) if "in T.Parallel(BT, BD)" in s
+    ][-1]
+    assert {p.line for f in races for p in f.places} == {stored, read}
+    assert {p.stage for f in races for p in f.places} == {"divide"}
+    assert all(f.run.startswith("B=1, T=") for f in races)
+    text = str(races[0])
     assert (
-        text.startswith("race in slot x_s (y_s), bytes ") and f"line {stored} `T.copy(row" in text
+        text.startswith("race in slot x_s (x_s, y_out), bytes ")
+        and f"line {stored} `T.copy(x_f" in text
     )
 
 
@@ -255,7 +260,7 @@ def test_cuda_lines_take_the_statement_of_the_mark_before_them():
     [
         ((0, 256), [("a", 0, 256), ("b", 256, 512)]),
         ((0, 0), [("a", 0, 256), ("b", 0, 256)]),  # the compiler's own merging
-        ((128, 0), [("a", 128, 384), ("b", 0, 256)]),
+        ((128, 0), [("a", 128, 512), ("b", 0, 256)]),
     ],
 )
 def test_storages(offsets, want):
@@ -271,6 +276,52 @@ def test_the_only_storage():
         "  extern __shared__ __align__(1024) half_t a[];", [Slot((64,), "float16", ("a",))], 128
     )
     assert (found.low, found.high, found.slot.tenants) == (0, 128, ("a",))
+
+
+def test_overlapping_storages_are_told_apart_by_their_lines():
+    """Where the compiler merges, bytes alone do not say whose they are."""
+    slots = [Slot((64,), "float32", ("x", "a")), Slot((64,), "float32", ("b",))]
+    cuda = [f"  void* {n} = ((void*)((char*)buf + 0));" for n in "ab"] + [
+        "((float*)a)[0] = 1;",
+        "t;",
+    ]
+    storages = blame.storages("\n".join(cuda), slots, 256)
+    python = ("T.copy(x, y)", "T.copy(z, a)")
+    statements = (marks.Statement(1, 1, "s"), marks.Statement(2, 2, "s"))
+    lines = marks.Lines({3: statements[0]}, True)
+    found = blame.Blame("m.py", python, tuple(cuda), storages, lines, statements)
+    fault = found.fault(emulator.Finding("race", "shared", 0, 4, line=3))
+    assert (fault.slots, fault.tenants, fault.places[0].line) == (("x",), ("x",), 1)
+    fault = found.fault(emulator.Finding("race", "shared", 0, 4, line=4))
+    assert (fault.slots, fault.tenants) == (("x", "b"), ("x", "a", "b"))
+    assert str(fault) == "race in slot x, b (x, a, b), bytes 0:4: CUDA line 4"
+    fault = found.fault(emulator.Finding("out of bounds", "y", 8, 12, line=3, note="read"), "T=9")
+    assert str(fault) == (
+        "out of bounds y[8:12]: line 1 `T.copy(x, y)` (s; CUDA line 3) (read; first at T=9)"
+    )
+
+
+NAMED = [f"examples/matmul/{MATMUL}.py", f"examples/two_pass/{TWO_PASS}.py"]
+REST = [pytest.param(m, marks=pytest.mark.long) for m in MODULES if m not in NAMED]
+
+
+@pytest.mark.parametrize("name", NAMED + REST)
+def test_the_statement_of_every_access_names_a_tenant_of_its_slot(name, kernels):
+    """What marks say of lines is guessed where they change the CUDA: here every guess is right."""
+    path, kernel = GENERATED / name, of(kernels, name)
+    slots = slots_of(kernel, "sm_90" if name.endswith("_sm_90.py") else "sm_80")
+    lowered = lowering.cached_lower(path, "sm_80")
+    found = blame.blame(path, lowered.source, slots, lowered.dynamic_bytes, "sm_80")
+    accesses = [
+        (number, s)
+        for number, line in enumerate(found.cuda, 1)
+        for s in found.storages
+        if re.search(rf"\b{s.name}\b", line) and "__shared__" not in line and "void*" not in line
+    ]
+    assert len(accesses) >= 4
+    for number, storage in accesses:
+        words = set(found._words(found.statement(number)))
+        assert words & set(found.names(storage)), (number, storage.name, found.place(number))
 
 
 # -- sm_90 -----------------------------------------------------------------------------------------
@@ -306,16 +357,22 @@ def test_kernels_without_a_producer_are_let_pass():
 # -- every wait ------------------------------------------------------------------------------------
 
 
-def test_every_wait_of_softmax_is_missed(tmp_path):
+def test_every_wait_of_a_kernel(tmp_path):
     kernel = kernels_of("examples/softmax")[SOFTMAX]
     path, plans = module(kernel, tmp_path)
     done = waits.delete_each(kernel, path, plans["sm_80"].slots)
-    (wait,) = done.waits
-    assert done.ok and wait.caught and "race" in wait.reason and wait.slots == ("x_s",)
-    assert "T.copy(y_s, y[" in wait.place
+    (wait,) = done.waits  # each thread reads back what it wrote itself
+    assert done.ok and not wait.caught and wait.shown
+    assert wait.reason.startswith("redundant: threads came by ")
+    assert wait.reason.endswith("ThreadSanitizer agrees") and "T.copy(row, y_s)" in wait.place
     assert waits.total([done]) == (
-        "1 waits deleted: 1 caught, 0 shown redundant, 0 neither (100% accounted for)"
+        "1 waits deleted: 0 caught, 1 shown redundant, 0 neither (100% accounted for)"
     )
+    kernel = kernels_of("examples/two_pass")[TWO_PASS]
+    path, plans = modules(kernel, tmp_path)[0]
+    done = waits.delete_each(kernel, path, plans["sm_80"].slots)
+    assert done.ok and len(done.waits) == done.caught == 5
+    assert all("race" in w.reason and "x_s" in w.slots for w in done.waits)
     assert "caught" in waits.lines(done)[-1]
 
 

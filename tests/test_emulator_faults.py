@@ -38,7 +38,7 @@ def find(cuda, tensors, grid=(1,), **options):
 # --- TileLang 0.1.15 miscompiles these ------------------------------------------------------------
 
 
-def test_beta_as_a_fragment_beside_shared_tiles():
+def test_miscompile_fragment_beside_shared_tiles():
     """A barrier inside a divergent `if`: half of the threads wait elsewhere, or never."""
     cuda = kernels.lower(kernels.beta_fragment())
     k, beta = random(64, 64, dtype="float16"), torch.rand(64)
@@ -55,7 +55,7 @@ def test_beta_as_a_fragment_beside_shared_tiles():
     assert compare(result.outputs, {"Y": scaled @ scaled.T}, 5e-3)
 
 
-def test_loop_carried_tile_under_aggressive_merging():
+def test_miscompile_loop_carried_tile_under_aggressive_merging():
     w, x = random(64, 64, dtype="float16"), random(3, 64, 64, dtype="float16")
     tensors = {"W": w, "X": x, "Y": blank(3, 64, 64, dtype="float16")}
     reference = {"Y": (w.double() + x.double()).mT}
@@ -68,7 +68,7 @@ def test_loop_carried_tile_under_aggressive_merging():
     assert [f.kind for f in compare(result.outputs, reference, 1e-3)] == ["wrong result"]
 
 
-def test_tiles_of_divergent_threads_under_aggressive_merging():
+def test_miscompile_tiles_of_divergent_threads_under_aggressive_merging():
     cuda = kernels.lower(kernels.divergent_tiles(), enable_aggressive_shared_memory_merge=True)
     x = random(2, 64)
     reference = {"Y": x.view(2, 32, 2).flip(2).reshape(2, 64)}
