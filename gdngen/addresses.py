@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from gdngen import storage
+from gdngen import emission
 from gdngen.arena import Address
 from gdngen.model import BYTES, Kernel, Statement, children
 from gdngen.plan import Plan
@@ -30,10 +30,10 @@ def addresses(kernel: Kernel, plan: Plan) -> dict[str, Address]:
 
 def together(kernel: Kernel, plan: Plan) -> tuple[tuple[int, ...], ...]:
     """Ids of the assignments that are emitted as one parallel loop, for each such loop."""
-    home = storage.homes(plan.slots)
+    home = emission.homes(plan.slots)
 
     def groups(body: Sequence[Statement]) -> Iterator[tuple[int, ...]]:
-        for s in storage.fused(body, home):
+        for s in emission.fused(body, home):
             if isinstance(s, tuple):
                 yield tuple(a.id for a in s)
             else:

@@ -62,7 +62,7 @@ def _expressions(f: Function) -> list[Source]:
     found = [that for that, _ in f.checks] + [s for _, s in f.values]
     found += [a.default for a in f.arguments if a.default]
     for m in f.tensors:
-        found += [*m.shape, *([m.when] if m.when else [])]
+        found += [*m.shape, *(s for s in (m.when, m.of) if s)]
     for s in f.steps:
         found += [*([s.when] if s.when else []), *(v for _, v in s.values + s.tensors)]
         for values, cond in s.choose:
@@ -108,10 +108,13 @@ def _rows(f: Function, pipeline: Pipeline) -> list[str]:
 def _bind(a: Argument) -> str:
     shape = " ".join(ast.unparse(s.node) for s in a.shape)
     flags = "".join(f", {flag}=True" for flag in ("convert", "optional") if getattr(a, flag))
+    flags += f', splits="{a.splits}"' if a.splits else ""
     return f'{a.name} = call.tensor("{a.name}", {a.name}, "{shape}", "{a.dtype}"{flags})'
 
 
 def _made(m: Made, write: "_Writer") -> str:
+    if m.pieces:
+        return f'{m.name} = call.pieces("{m.pieces}", {write(m.of)})'
     sides = [write(s) for s in m.shape]
     if m.when:
         sides[0] = f"{sides[0]} if {write(m.when, test=True)} else 0"

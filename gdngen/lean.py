@@ -9,7 +9,7 @@ most blocks per SM, then the fewest departures from the author's program, then t
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gdngen import order as orders, rewrite, slots as packing, storage
+from gdngen import emission, order as orders, rewrite, slots as packing, storage
 from gdngen.analysis import Analysis, analyse
 from gdngen.devices import Device
 from gdngen.model import Branch, Copy, Gemm, Kernel, Leaf, Loop, Statement, leaves, touched
@@ -171,7 +171,7 @@ def _proven(made: Lean, candidates: list[Candidate]) -> Lean:
 
 def _in_place(kernel: Kernel, slots: tuple[Slot, ...], found: Analysis) -> Iterator[Change]:
     """What is computed in place of what, where the plan makes use of it."""
-    home = storage.homes(slots)
+    home = emission.homes(slots)
     for leaf in found.order:
         for source, target in packing.inplace_pairs(leaf, kernel):
             if home[source] == home[target] and {source, target} <= found.live[leaf.id]:

@@ -26,9 +26,9 @@ from gdngen.tree import Mapping, Node, Scalar, Sequence
 OWN_KEYS = {
     "pipeline": "pipeline doc dtypes functions",
     "function": "doc arguments checks values tensors steps returns keep",
-    "argument": "shape dtype convert optional number flag doc",
+    "argument": "shape dtype convert optional splits number flag doc",
     "check": "that else",
-    "made": "shape dtype when doc",
+    "made": "shape dtype when pieces of doc",
     "step": "kernel when set choose tensors",
 }
 SPEC = re.compile(r"[A-Za-z]\w*(/[A-Za-z]\w*)*\Z")  # a file below specs/, without suffix
@@ -42,6 +42,7 @@ class Argument:
 
     convert   a tensor of any float dtype is taken, and converted
     optional  None may be given
+    splits    the size that the tensor's numbers split: 0, ..., that size, ascending
     """
 
     name: str
@@ -51,6 +52,7 @@ class Argument:
     dtype: str = ""
     convert: bool = False
     optional: bool = False
+    splits: str = ""
     default: Source | None = None  # of a number
     on: bool = False  # default of a flag
     doc: str = ""
@@ -58,7 +60,11 @@ class Argument:
 
 @dataclass(frozen=True)
 class Made:
-    """A tensor that the function allocates, where `when` holds."""
+    """A tensor that the function allocates, where `when` holds.
+
+    With `pieces`, an argument that splits rows into sequences, it is not empty but a table [n, 2]: the
+    first row of each piece of at most `of` rows of a sequence, and where its sequence ends.
+    """
 
     name: str
     where: Location
@@ -66,6 +72,8 @@ class Made:
     dtype: str
     when: Source | None
     doc: str
+    pieces: str = ""
+    of: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -157,7 +165,11 @@ class _Reader(Reader):
             if self.name(name, "value") and found and self.sizes(found, known):
                 values.append((name, found))
                 known.add(name.text)
-        made = tuple(self.made(node, known))
+        splits = {a.name: a.splits for a in arguments if a.splits}
+        for a in arguments:
+            if a.splits and a.splits not in bound:
+                self.error(a.where, f"'{a.name}' splits an unknown size '{a.splits}'")
+        made = tuple(self.made(node, known, splits))
         everything = {a.name for a in arguments} | {m.name for m in made}
         self.unique([*arguments, *made], known - {a.name for a in arguments})
         return Function(
@@ -203,11 +215,16 @@ class _Reader(Reader):
                     dtype=self.dtype(own, key),
                     convert=self.yes(own, "convert"),
                     optional=self.yes(own, "optional"),
+                    splits=self.splits(own),
                     **common,
                 )
 
     def yes(self, node: Mapping, key: str) -> bool:
         return self.word(node.get(key), key, ("true", "false")) == "true"
+
+    def splits(self, node: Mapping) -> str:
+        word = self.scalar(node.get("splits"), "a size")
+        return word.text if word and self.name(word, "size") else ""
 
     def shape(self, node: Mapping) -> tuple[Source, ...]:
         sides = [self.expr(item, "a size") for item in self.items(node.get("shape"), "a shape")]
@@ -218,15 +235,22 @@ class _Reader(Reader):
             self.error(owner.where, f"'{owner.text[:40]}' has no dtype", "dtype: float32")
         return self.word(node.get("dtype"), "dtype", (*self.dtypes, *DTYPES)) or "float32"
 
-    def made(self, node: Mapping, known: set[str]):
+    def made(self, node: Mapping, known: set[str], splits: dict[str, str]):
         for key, value in self.mapping(node.get("tensors"), "tensors").entries:
             own = self.keys(self.mapping(value, f"tensor '{key.text[:40]}'"), "made")
             when = self.expr(own.get("when"), "when")
             shape = self.shape(own)
             for s in (*shape, *([when] if when else [])):
                 self.sizes(s, known)
+            pieces, of = self.word(own.get("pieces"), "argument", tuple(splits)), None
+            if pieces:
+                of = self.expr(own.get("of"), "how many rows a piece has")
+                if of is None or not self.sizes(of, known):
+                    self.error(key.where, f"'{key.text}' has pieces of no size", "of: BC")
+                    continue
             if self.name(key, "tensor"):
-                yield Made(key.text, key.where, shape, self.dtype(own, key), when, self.doc(own))
+                dtype = "int32" if pieces else self.dtype(own, key)
+                yield Made(key.text, key.where, shape, dtype, when, self.doc(own), pieces or "", of)
 
     def checks(self, node: Mapping, known: set[str]):
         for item in self.items(node.get("checks"), "checks") if node.get("checks") else ():

@@ -21,7 +21,8 @@ from gdngen.model import (
     Statement,
 )
 from gdngen.plan import Plan, Planned
-from gdngen.storage import Home, Slot, fused, homes
+from gdngen.emission import Emitted, Guarded, Home, emitted, homes
+from gdngen.storage import Slot
 from gdngen.text import Text, safe
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -198,9 +199,18 @@ def _scratch(kernel: Kernel) -> list[str]:
 
 
 def _views(body: tuple[Statement, ...], text: Text, home: Home) -> list[dict]:
-    return [
-        _map_view(s, text) if isinstance(s, tuple) else _view(s, text, home) for s in fused(body, home)
-    ]
+    return [view for s in emitted(body, text.kernel, home) for view in _emitted_views(s, text, home)]
+
+
+def _emitted_views(s: Emitted, text: Text, home: Home) -> list[dict]:
+    if isinstance(s, tuple):
+        return [_map_view(s, text)]
+    if isinstance(s, Guarded):
+        conds = " and ".join(text.expr(c) for c in s.conds)
+        return [{"kind": "guarded", "cond": conds, "loads": [_view(x, text, home) for x in s.loads]}]
+    if isinstance(s, Loop) and s.trips == 1 and s.var is None and s.kind != "pipelined":
+        return _views(s.body, text, home)  # one round of a `repeat` is no loop
+    return [_view(s, text, home)]
 
 
 def _solve_view(s: Solve, text: Text) -> dict:

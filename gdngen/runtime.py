@@ -48,8 +48,12 @@ class Call:
         dtype: str,
         convert: bool = False,
         optional: bool = False,
+        splits: str = "",
     ) -> torch.Tensor:
         """The argument, checked; without rows where it is optional and not given.
+
+        convert   other dtypes are converted, floats to floats and whole numbers to whole numbers
+        splits    the size that its numbers split: they ascend from 0 to that size
 
         Raises TypeError for what is no tensor or of another dtype, ValueError for a shape, device or
         layout that does not fit, NotImplementedError where a gradient would be wanted.
@@ -64,6 +68,7 @@ class Call:
                 raise self.wrong(name, f"is on {given.device}; the CPU and CUDA devices are known")
         if given.device != self.device:
             raise self.wrong(name, f"is on {given.device}, '{self.first}' on {self.device}")
+        self.given[name] = given
         given = self._typed(name, given, dtype, convert)
         self._bind(name, given, shape.split())
         if not given.is_contiguous():
@@ -72,7 +77,33 @@ class Call:
         if given.requires_grad and torch.is_grad_enabled():
             what = "requires a gradient, and there is no backward: call under torch.no_grad()"
             raise self.wrong(name, what, NotImplementedError)
+        if splits:
+            self._check_splits(name, given, self.bound[splits][0])
         return given
+
+    def _check_splits(self, name: str, given: torch.Tensor, size: int) -> None:
+        """One look at the numbers for each tensor that is passed: it waits for the device."""
+
+        def wrong() -> str:
+            ends = given.tolist()
+            if ends[0] != 0 or ends[-1] != size:
+                return f"goes from {ends[0]} to {ends[-1]}, and should go from 0 to {size}"
+            falls = next((i for i, (a, b) in enumerate(zip(ends, ends[1:])) if b < a), None)
+            return "" if falls is None else f"falls from {ends[falls]} to {ends[falls + 1]}"
+
+        if what := remembered(self.given[name], ("splits", size), wrong):
+            raise self.wrong(name, what)
+
+    def pieces(self, name: str, rows: int) -> torch.Tensor:
+        """int32 [n, 2]: the first row of each piece of an argument's parts, and where its part ends.
+
+        A piece has `rows` rows, the last of a part fewer. n is an upper bound that needs no look at
+        the numbers, so what is left over starts where everything ends. None where it isn't given.
+        """
+        if name not in self.given:
+            return self.new((0, 2), "int32")
+        given = self.given[name]
+        return remembered(given, ("pieces", rows), lambda: _pieces(given, rows, self._total(name)))
 
     def _typed(self, name: str, given: torch.Tensor, dtype: str, convert: bool) -> torch.Tensor:
         """The tensor in a dtype that `dtype` allows."""

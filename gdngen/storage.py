@@ -5,12 +5,13 @@ The rules of the compiler are in `compiler.py`; this module tells it what the ke
 
 import ast
 from ast import dump
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gdngen import compiler, expr, packing, pipeline, warps
 from gdngen.analysis import loaded
-from gdngen.model import BYTES, Assign, Copy, Gemm, Kernel, Loop, Point, Span, Statement, leaves, touched
+from gdngen.emission import Emitted, Guarded, emitted, homes
+from gdngen.model import BYTES, Assign, Branch, Copy, Gemm, Kernel, Loop, Point, Span, Statement, leaves, touched
 
 
 @dataclass(frozen=True)
@@ -54,81 +55,25 @@ class Layout:
     blocking: bool = False
 
 
-Home = Mapping[str, tuple[str, int]]  # buffer -> its slot, and its first column there
-
-
-def homes(slots: Iterable[Slot]) -> Home:
-    """Where each shared buffer lives."""
-    return {t: (s.name, s.column(t)) for s in slots for t in s.tenants}
-
-
-def fused(statements: Sequence[Statement], home: Home) -> Iterable[Statement | tuple[Assign, ...]]:
-    """Statements as they are emitted: assignments written in one map stay one loop where they can.
-
-    A later assignment may join if it meets earlier ones only at the same element of storage: threads
-    run the loop's points in any order.
-    """
-    run: list[Assign] = []
-    for s in statements:
-        if run and isinstance(s, Assign) and _joins(run, s, home):
-            run.append(s)
-            continue
-        if run:
-            yield tuple(run)
-        run = [s] if isinstance(s, Assign) else []
-        if not run:
-            yield s
-    if run:
-        yield tuple(run)
-
-
-def _joins(run: list[Assign], s: Assign, home: Home) -> bool:
-    first = run[0]
-    if (s.group, s.axes, s.stage) != (first.group, first.axes, first.stage):
-        return False
-    seen: dict[str, set[tuple]] = {}
-    for other in run:
-        for a in other.reads() + other.writes():
-            place, element = _element(a, home)
-            seen.setdefault(place, set()).add(element)
-    written = {_element(a, home)[0] for other in run for a in other.writes()}
-    for a in s.reads():
-        place, element = _element(a, home)
-        if place in written and seen[place] != {element}:
-            return False
-    place, element = _element(s.writes()[0], home)
-    return place not in seen or seen[place] == {element}
-
-
-def _element(a, home: Home) -> tuple[str, tuple]:
-    """The storage that an access is in, and the element of it."""
-    place, column = home.get(a.name, (a.name, 0))
-    return place, (column, *(dump(i) for i in a.index))
-
-
 def layouts(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> tuple[Layout, Layout]:
     """(as the slots are, after the compiler's default merging); bytes of a block."""
     facts = _Facts(kernel, slots)
     loop = facts.pipelined()
     producer = loop is not None and pipeline.is_specialised(loop, facts.tiles, target)
-    program = compiler.Program(facts.tiles, facts.gemms(), facts.copies(), kernel.threads, producer)
-    align = compiler.alignments(program, target)
+    align = compiler.alignments(facts.program(target), target)
     kept = pipeline.versions(loop, target) if loop else {}
     sizes = {name: tile.bytes * kept.get(name, 1) for name, tile in facts.tiles.items()}
     static = pipeline.barrier_bytes(loop, facts.tiles, target) if loop else 0
     plain, _ = packing.plain_layout(sizes, align)
-    merged, _ = packing.merged_layout(facts.events(producer), sizes, align)
+    events, loops = facts.events(producer)
+    merged, _ = packing.merged_layout(events, sizes, align, loops)
     blocking = loop is not None and facts.symbolic and pipeline.needs_static_trips(loop, facts.tiles, target)
     return Layout(plain, static, blocking), Layout(merged, static, blocking)
 
 
 def refusals(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> list[str]:
     """Why TileLang would refuse the kernel with these slots; one line each, none if it won't."""
-    facts = _Facts(kernel, slots)
-    loop = facts.pipelined()
-    producer = loop is not None and pipeline.is_specialised(loop, facts.tiles, target)
-    program = compiler.Program(facts.tiles, facts.gemms(), facts.copies(), kernel.threads, producer)
-    return compiler.refusals(program, target)
+    return compiler.refusals(_Facts(kernel, slots).program(target), target)
 
 
 def pipelined_loads(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> frozenset[str]:
@@ -154,17 +99,40 @@ class _Facts:
     def tile(self, name: str) -> str | None:
         return self.lowered.get(name)
 
-    def events(self, producer: bool) -> list[frozenset[str]]:
-        """Storages that each top-level statement of the emitted block touches.
+    def program(self, target: str) -> compiler.Program:
+        """Gemms and copies as the compiler meets them: of the loads, only those that a producer makes
+        can be TMA."""
+        loop = self.pipelined()
+        producer = loop is not None and pipeline.is_specialised(loop, self.tiles, target)
+        copies = self.copies()
+        if producer:
+            loads = pipeline.producer_loads(loop, self.tiles, target)
+            copies = tuple(c for c in copies if c.store or c in loads)
+        return compiler.Program(self.tiles, self.gemms(), copies, self.kernel.threads, producer)
+
+    def events(self, producer: bool) -> tuple[list[frozenset[str]], list[int]]:
+        """Storages that each top-level statement of the emitted block touches, and which of the
+        statements are loops over several.
 
         Where a producer's warps are split off, their loads stand ahead of the loop's other statements.
+        A branch without an else is no event of its own: its statements count one by one.
         """
-        found = []
-        for s in fused(self.kernel.statements(), homes(self.slots)):
+        found: list[frozenset[str]] = []
+        loops = []
+        for s in self.emitted(self.kernel.statements()):
             if producer and isinstance(s, Loop) and s.kind == "pipelined":
                 found.append(frozenset(self.lowered[n] for n in loaded(s) if n in self.lowered))
+            if isinstance(s, Loop) and len(list(self.emitted(s.body))) > 1:
+                loops.append(len(found))
             found.append(frozenset(self.lowered[n] for n in _names(s) if n in self.lowered))
-        return found
+        return found, loops
+
+    def emitted(self, body: Sequence[Statement]) -> Iterator[Emitted]:
+        for s in emitted(body, self.kernel, homes(self.slots)):
+            if isinstance(s, Branch) and not s.other:
+                yield from self.emitted(s.then)
+            else:
+                yield s
 
     @property
     def symbolic(self) -> bool:
@@ -236,8 +204,8 @@ class _Facts:
         body = self.kernel.statements()
         for i, s in enumerate(body):
             if isinstance(s, Loop) and s.kind == "pipelined":
-                before = tuple(self.step(x) for x in fused(body[:i], homes(self.slots)))
-                inside = tuple(self.step(x) for x in fused(s.body, homes(self.slots)))
+                before = tuple(self.step(x) for x in emitted(body[:i], self.kernel, homes(self.slots)))
+                inside = tuple(self.step(x) for x in emitted(s.body, self.kernel, homes(self.slots)))
                 return pipeline.Loop(s.num_stages, inside, before)
         return None
 
@@ -255,5 +223,6 @@ class _Facts:
         )
 
 
-def _names(s: Statement | tuple[Assign, ...]) -> list[str]:
-    return [n for a in s for n in touched(a)] if isinstance(s, tuple) else list(touched(s))
+def _names(s: Emitted) -> list[str]:
+    inside = s.loads if isinstance(s, Guarded) else s if isinstance(s, tuple) else (s,)
+    return [n for x in inside for n in touched(x)]

@@ -13,7 +13,8 @@ from gdngen.model import BYTES, Leaf
 from gdngen.plan import Plan, Planned, Wish
 from gdngen.registers import registers
 from gdngen.savings import savings
-from gdngen.storage import Slot, homes
+from gdngen.emission import homes
+from gdngen.storage import Slot
 
 
 def overview(v: Checked, wish: Wish, target: str) -> dict[str, Planned]:

@@ -169,7 +169,15 @@ def test_stores_leave_through_dead_tiles(io, most, tmp_path):
     for _, plans in modules(variant, tmp_path):
         for plan in plans.values():
             staged = [c.names[0] for c in plan.changes if c.kind == "staged"]
-            assert staged == ["w_out", "u_out"] and plan.asked <= most
+            assert staged == ["w_out", "u_out"] and plan.asked <= most and plan.resident == 4
+
+
+@pytest.mark.parametrize("io, least", [("float32", 49_664), ("bfloat16", 29_184)])
+def test_the_bound_counts_every_value_of_a_tile_on_its_own(io, least, tmp_path):
+    """Tiles are written several times, also in the loop over powers of Q; between, they are dead."""
+    for _, plans in modules(kernel(**SMALL | {"io": io}), tmp_path):
+        for plan in plans.values():
+            assert plan.proof.bound == least <= plan.proof.bytes
 
 
 @pytest.mark.long

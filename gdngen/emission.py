@@ -1,0 +1,140 @@
+"""Statements as they are emitted: maps fused into one loop, loads put under one bounds check.
+
+The renderer writes what this says, and `storage` counts it: both must see the same statements.
+"""
+
+from __future__ import annotations
+
+import ast
+from ast import dump
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gdngen import expr
+from gdngen.model import Assign, Copy, Kernel, Loop, Point, Span, Statement, children
+
+if TYPE_CHECKING:
+    from gdngen.storage import Slot
+
+Home = Mapping[str, tuple[str, int]]  # buffer -> its slot, and its first column there
+
+
+def homes(slots: Iterable[Slot]) -> Home:
+    """Where each shared buffer lives."""
+    return {t: (s.name, s.column(t)) for s in slots for t in s.tenants}
+
+
+def fused(statements: Sequence[Statement], home: Home) -> Iterable[Statement | tuple[Assign, ...]]:
+    """Statements as they are emitted: assignments written in one map stay one loop where they can.
+
+    A later assignment may join if it meets earlier ones only at the same element of storage: threads
+    run the loop's points in any order.
+    """
+    run: list[Assign] = []
+    for s in statements:
+        if run and isinstance(s, Assign) and _joins(run, s, home):
+            run.append(s)
+            continue
+        if run:
+            yield tuple(run)
+        run = [s] if isinstance(s, Assign) else []
+        if not run:
+            yield s
+    if run:
+        yield tuple(run)
+
+
+def _joins(run: list[Assign], s: Assign, home: Home) -> bool:
+    first = run[0]
+    if (s.group, s.axes, s.stage) != (first.group, first.axes, first.stage):
+        return False
+    seen: dict[str, set[tuple]] = {}
+    for other in run:
+        for a in other.reads() + other.writes():
+            place, element = _element(a, home)
+            seen.setdefault(place, set()).add(element)
+    written = {_element(a, home)[0] for other in run for a in other.writes()}
+    for a in s.reads():
+        place, element = _element(a, home)
+        if place in written and seen[place] != {element}:
+            return False
+    place, element = _element(s.writes()[0], home)
+    return place not in seen or seen[place] == {element}
+
+
+def _element(a, home: Home) -> tuple[str, tuple]:
+    """The storage that an access is in, and the element of it."""
+    place, column = home.get(a.name, (a.name, 0))
+    return place, (column, *(dump(i) for i in a.index))
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """Loads that all lie inside their tensors where `conds` hold, and so need no bounds checks there.
+
+    A check makes a branch of every load, which then can't overlap with the next: twice the time.
+    """
+
+    conds: tuple[ast.expr, ...]
+    loads: tuple[Copy, ...]
+
+
+Emitted = Statement | tuple[Assign, ...] | Guarded
+
+
+def emitted(body: Sequence[Statement], kernel: Kernel, home: Home) -> Iterator[Emitted]:
+    """`fused`, with neighbouring loads that may cross a tensor's end put under one condition.
+
+    Not where a loop is pipelined: there loads are made ahead, without branches.
+    """
+    if any(isinstance(s, Loop) and s.kind == "pipelined" for s in _all(kernel.statements())):
+        yield from fused(body, home)
+        return
+    held: list[Copy] = []
+    conds: dict[str, ast.expr] = {}
+    for s in fused(body, home):
+        needed = _inside_if(s, kernel) if isinstance(s, Copy) else None
+        if held and (not needed or s.stage != held[0].stage or not conds.keys() & needed.keys()):
+            yield Guarded(tuple(conds.values()), tuple(held))
+            held, conds = [], {}
+        if needed:
+            held.append(s)
+            conds |= needed
+        else:
+            yield s
+    if held:
+        yield Guarded(tuple(conds.values()), tuple(held))
+
+
+def _all(body: Iterable[Statement]) -> Iterator[Statement]:
+    for s in body:
+        yield s
+        for group in children(s):
+            yield from _all(group)
+
+
+def _inside_if(load: Copy, kernel: Kernel) -> dict[str, ast.expr]:
+    """Conditions under which a load from a tensor stays inside it; empty where it always does, and
+    where no simple condition says so."""
+    tensor = kernel.tensor(load.src.name)
+    if tensor is None or kernel.tensor(load.dst.name) is not None:
+        return {}
+    values, ranges, blocks = dict(kernel.values), dict(kernel.ranges), dict(kernel.grid)
+    out: dict[str, ast.expr] = {}
+    for part, side in zip(load.src.index, tensor.shape):
+        if isinstance(part, Span) and part.full:
+            continue
+        at = part.at if isinstance(part, Point) else part.start
+        if isinstance(at, ast.Name) and isinstance(part, Point) and dump(blocks.get(at.id, at)) == dump(side):
+            continue
+        extent = expr.constant(expr.linear(side, values))
+        low, high = expr.interval(at, values, ranges)
+        if extent is not None and low >= 0 and high + (part.size if isinstance(part, Span) else 1) <= extent:
+            continue
+        if low < 0:
+            return {}
+        end, op = (part.stop, ast.LtE()) if isinstance(part, Span) else (part.at, ast.Lt())
+        cond = ast.Compare(end, [op], [side])
+        out[dump(cond)] = cond
+    return out
