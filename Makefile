@@ -3,13 +3,15 @@
 # make test-all the long sweeps too: every kernel lowered and run
 # make emulate  run the CUDA of every kernel on the CPU: races, barriers, stray accesses (long)
 # make mutate   delete each barrier of a kernel per spec and dtype: does the emulator miss it? (long)
+# make fuzz     random specs, planned under every policy and judged (long)
+# make record   lower what is new in generated/ and remember the bytes it asks for
 # make regen    fail unless generated/ is exactly what the specs render
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist worksteal -q
 
-.PHONY: all render test test-all emulate mutate regen clean
+.PHONY: all render test test-all emulate mutate fuzz record regen clean
 
 all: render
 
@@ -32,6 +34,13 @@ emulate: $(READY)
 
 mutate: $(READY)
 	$(VENV)/bin/gdngen mutate
+
+FUZZ ?= 10000
+fuzz: $(READY)
+	$(VENV)/bin/python -m gdngen.fuzz --examples $(FUZZ) --seed 0
+
+record: $(READY)
+	$(VENV)/bin/python tests/record.py
 
 regen: $(READY)
 	$(VENV)/bin/gdngen check --full

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from gdngen.errors import Location, Report, did_you_mean
 from gdngen.expr import ExprError, evaluate
 from gdngen.source import Source
-from gdngen.syntax import DTYPES, Choice, Spec
+from gdngen.syntax import DTYPES, POLICIES, POLICY, Choice, Spec
 
 MAX_DIM = 65536
 
@@ -19,6 +19,13 @@ def values(spec: Spec, choice: Choice, report: Report) -> dict[str, int | str] |
     wrong: set[str] = set()
     for name, text in choice.values:
         problem, hint = None, None
+        if name == POLICY:
+            if text not in POLICIES:
+                near = did_you_mean(text, POLICIES)
+                report.error(
+                    choice.where, f"policy={text[:40]}: no such policy{near}", f"one of: {' '.join(POLICIES)}"
+                )
+            continue
         if name in dims:
             if text.isdecimal() and text.isascii() and 1 <= int(text[:9]) == int(text) <= MAX_DIM:
                 out[name] = int(text)

@@ -94,6 +94,10 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     made.add_argument("--target", action="append", default=[], help="lower for this target, not the spec's")
     made.add_argument(
+        "--judge-only", action="store_true",
+        help="replay the plans on the storage they name, and no more: needs neither torch nor tilelang",
+    )  # fmt: skip
+    made.add_argument(
         "--emulate", action="store_true",
         help="run the CUDA for sm_80 on the CPU: races, barriers, stray accesses; needs a C++ compiler",
     )  # fmt: skip
@@ -241,7 +245,7 @@ def _fits(options, loaded: list[Loaded], on: Device) -> bool:
     wrong = []
     for one in loaded:
         for v in one.variants:
-            p = planning.plan(v.kernel, v.found, _wish(options), on.target)
+            p = planning.plan(v.kernel, v.found, driver.wished(v, _wish(options)), on.target)
             if p.plan.asked > on.limit:
                 first, *rest = tables.peak_lines(p, on, one, v, _wish(options))
                 wrong += ["error: " + first, *rest]
@@ -316,10 +320,10 @@ def _plan(options) -> int:
         for v in one.variants:
             for target in _targets(options) or v.kernel.targets:
                 where = on or device(target)
-                plans = tables.overview(v, wish, target)
-                rows.append(tables.plan_row(v, plans, wish, where))
+                own, plans = driver.wished(v, wish), tables.overview(v, wish, target)
+                rows.append(tables.plan_row(v, plans, own, where))
                 if on and not rows[-1]["fits"]:
-                    lines += tables.peak_lines(plans[wish.policy], on, one, v, wish)
+                    lines += tables.peak_lines(plans[own.policy], on, one, v, own)
     if options.json:
         print(json.dumps(rows, indent=1))
     else:
@@ -382,9 +386,17 @@ def _verify(options) -> int:
 
     if options.emulate:
         return _emulate(options)
-    settings = _settings(options)
-    plain = not settings and not options.target and _wish(options) == planning.Wish()
     loaded, wrong = _load(options), 0
+    judged = list(sweep.judged(loaded, _wish(options), _targets(options)))
+    faulty = [(name, faults) for name, faults in judged if faults]
+    if options.judge_only and options.json:
+        print(json.dumps([{"plan": name, "faults": faults} for name, faults in judged], indent=1))
+    elif not options.json:
+        for name, faults in faulty:
+            print(f"WRONG  {name}\n    " + "\n    ".join(faults))
+        print(f"{len(judged) - len(faulty)} of {len(judged)} plans are right, says the judge")
+    if options.judge_only or faulty:
+        return 1 if faulty else 0
     with tempfile.TemporaryDirectory() as folder:
         jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder))
         verdicts = []
@@ -401,8 +413,6 @@ def _verify(options) -> int:
         for note in dict.fromkeys(note for v in verdicts for note in v.notes):
             print(f"note: {note}")
         print(f"{len(jobs) - wrong} of {len(jobs)} kernels are right on {options.device}")
-        if plain:
-            print("these texts are what generated/ holds if `gdngen check` says so")
     return 1 if wrong else 0
 
 

@@ -92,11 +92,16 @@ def pipeline(path: Path) -> tuple[str, str]:
     return name, format.formatted(functions.text(parsed, spec_name(path)), name)
 
 
+def wished(v: Checked, wish: Wish) -> Wish:
+    """The wish for one variant, which may name a policy of its own."""
+    return replace(wish, policy=v.kernel.policy or wish.policy)
+
+
 def plans(v: Checked, wish: Wish, targets: Iterable[str] = ()) -> tuple[Planned, ...]:
     """The variant's plans; targets whose plans make the same text stand together."""
     groups: dict[tuple, list[Planned]] = {}
     for target in targets or v.kernel.targets:
-        p = planning.plan(v.kernel, v.found, wish, target)
+        p = planning.plan(v.kernel, v.found, wished(v, wish), target)
         alike = p.plan.slots, p.plan.merged, p.plan.changes, p.plan.blocking, p.plan.resident
         groups.setdefault(alike, []).append(p)
     return tuple(replace(g[0], plans=tuple(p.plan for p in g)) for g in groups.values())
@@ -105,7 +110,8 @@ def plans(v: Checked, wish: Wish, targets: Iterable[str] = ()) -> tuple[Planned,
 def module_names(v: Checked, groups: tuple[Planned, ...], wish: Wish) -> list[str]:
     """File names without suffix: the policy is named where it is not the default, and the targets of
     every text but the first."""
-    base = v.kernel.module + (f"_{wish.policy}" if wish.policy != planning.DEFAULT else "")
+    policy = wished(v, wish).policy
+    base = v.kernel.module + (f"_{policy}" if policy != planning.DEFAULT else "")
     return [
         base if i == 0 else "_".join([base, *(p.target for p in g.plans)]) for i, g in enumerate(groups)
     ]

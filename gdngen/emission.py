@@ -114,19 +114,32 @@ def _all(body: Iterable[Statement]) -> Iterator[Statement]:
             yield from _all(group)
 
 
+def is_block(at: ast.expr, side: ast.expr, kernel: Kernel) -> bool:
+    """Whether an index is that of the block, in a grid as long as the tensor's side; or h // n in a grid
+    n times as long, as where n heads share one of another tensor."""
+    values, share = dict(kernel.values), 1
+    if isinstance(at, ast.BinOp) and isinstance(at.op, ast.FloorDiv):
+        at, share = at.left, expr.constant(expr.linear(at.right, values)) or 0
+    blocks = dict(kernel.grid).get(at.id) if isinstance(at, ast.Name) else None
+    if blocks is None:
+        return False
+    length = {term: k * share for term, k in expr.linear(side, values).items()}
+    return share > 0 and expr.linear(blocks, values) == length
+
+
 def _inside_if(load: Copy, kernel: Kernel) -> dict[str, ast.expr]:
     """Conditions under which a load from a tensor stays inside it; empty where it always does, and
     where no simple condition says so."""
     tensor = kernel.tensor(load.src.name)
     if tensor is None or kernel.tensor(load.dst.name) is not None:
         return {}
-    values, ranges, blocks = dict(kernel.values), dict(kernel.ranges), dict(kernel.grid)
+    values, ranges = dict(kernel.values), dict(kernel.ranges)
     out: dict[str, ast.expr] = {}
     for part, side in zip(load.src.index, tensor.shape):
         if isinstance(part, Span) and part.full:
             continue
         at = part.at if isinstance(part, Point) else part.start
-        if isinstance(at, ast.Name) and isinstance(part, Point) and dump(blocks.get(at.id, at)) == dump(side):
+        if isinstance(part, Point) and is_block(at, side, kernel):
             continue
         extent = expr.constant(expr.linear(side, values))
         low, high = expr.interval(at, values, ranges)

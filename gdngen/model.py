@@ -349,6 +349,7 @@ class Kernel:
     targets: tuple[str, ...]
     reference: str | None
     resident: int = 1  # blocks that registers should leave room for on an SM
+    policy: str | None = None  # of sharing storage, where the variant names one
     ranges: tuple[tuple[str, tuple[float, float]], ...] = field(default=(), compare=False)
     scalars: tuple[Scalar, ...] = ()
 

@@ -21,8 +21,8 @@ from gdngen.model import Buffer, Kernel, Raw
 from gdngen.registers import registers
 from gdngen.rewrite import Change
 from gdngen.storage import Slot
+from gdngen.syntax import POLICIES
 
-POLICIES = ("separate", "match", "share", "widen", "lean")
 DEFAULT = "lean"
 SEARCH_LIMIT = 50_000  # assignments tried before the best so far is taken
 

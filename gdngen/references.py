@@ -69,7 +69,7 @@ def reference(needs: str, gives: str, dims: str = ""):
     return register
 
 
-@reference(needs="k v g? beta", dims="BC", gives="A? w u")
+@reference(needs="k v g? beta chunks?", dims="BC", gives="A? w u")
 def wy_prepare(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Chunk-local WY factors of Gated DeltaNet, by a triangular solve for each chunk of BC rows:
 
@@ -79,7 +79,8 @@ def wy_prepare(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.T
     k [B, H, T, DK], v [B, HV, T, DV], g (log gate) and beta [B, HV, T] -> A [B, HV, T, BC],
     w [B, HV, T, DK], u like v; HV is a multiple of H, and heads of k serve HV // H neighbours. Row
     t of A is its chunk's row; the columns of a last chunk that lie past T are 0. (S. Yang, J. Kautz,
-    A. Hatamizadeh: Gated Delta Networks, arXiv 2412.06464, section 3.3.)
+    A. Hatamizadeh: Gated Delta Networks, arXiv 2412.06464, section 3.3.) Where chunks [NC, 2] is
+    given, chunk c is the rows from chunks[c, 0] on that lie before chunks[c, 1], BC at most.
 
     Options say which convention is meant, the first where a spec has none:
     gate    tileops as above; fla with w = A (beta * exp(g) * k), for which u - w S is what the token
@@ -91,15 +92,14 @@ def wy_prepare(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.T
     import torch
 
     turned = values.get("layout", "bhtd") == "bthd"
-    given = {name: x.transpose(1, 2) if turned else x for name, x in tensors.items()}
+    given = {name: x.transpose(1, 2) if turned and name != "chunks" else x for name, x in tensors.items()}
     v, beta, gate = given["v"], given["beta"], values.get("gate", "tileops")
     k = given["k"].repeat_interleave(v.shape[1] // given["k"].shape[1], 1)
     g = given["g"] if gate != "ungated" else torch.zeros_like(beta)
     g = g * math.log(2) if values.get("base", "e") == "two" else g
     chunk, length = int(values["BC"]), k.shape[2]
     parts: dict[str, list[torch.Tensor]] = {"A": [], "w": [], "u": []}
-    for start in range(0, length, chunk):
-        rows = slice(start, min(start + chunk, length))
+    for rows in _chunks(tensors.get("chunks"), chunk, length):
         kc, vc, gc, bc = k[:, :, rows], v[:, :, rows], g[:, :, rows, None], beta[:, :, rows, None]
         gc = gc.cumsum(2) if values.get("sum", "given") == "inside" else gc
         # Above the diagonal the difference of gates is positive and may overflow; 0 * inf is NaN.
@@ -112,6 +112,14 @@ def wy_prepare(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.T
         parts["u"].append(A @ (bc * vc))
     found = {name: torch.cat(rows, 2) for name, rows in parts.items()}
     return {name: x.transpose(1, 2) if turned else x for name, x in found.items()}
+
+
+def _chunks(table: torch.Tensor | None, chunk: int, length: int) -> list[slice]:
+    """The rows of every chunk: `chunk` of them each, from the first on or from where a table says."""
+    starts = [(start, length) for start in range(0, length, chunk)]
+    if table is not None:
+        starts = [(start, end) for start, end in table.int().tolist()]
+    return [slice(start, min(start + chunk, end)) for start, end in starts]
 
 
 @reference(needs="a b", gives="c")
@@ -148,14 +156,10 @@ def chunk_cumsum(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch
     """
     import torch
 
-    x, rows = tensors["x"], int(values["BC"])
-    starts = [(r, x.shape[1]) for r in range(0, x.shape[1], rows)]
-    if "chunks" in tensors:
-        starts = [(int(r), int(end)) for r, end in tensors["chunks"]]
+    x = tensors["x"]
     y = torch.full_like(x, torch.nan)
-    for first, end in starts:
-        part = slice(first, min(first + rows, end))
-        y[:, part] = x[:, part].cumsum(1)
+    for rows in _chunks(tensors.get("chunks"), int(values["BC"]), x.shape[1]):
+        y[:, rows] = x[:, rows].cumsum(1)
     return {"y": y}
 
 

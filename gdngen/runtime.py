@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ class Call:
         self.function, self.dtypes, self.root = function, dtypes, root
         self.bound: dict[str, tuple[int, str]] = {}  # size -> its value, and the argument it is from
         self.kinds: dict[str, tuple[str, str]] = {}  # the same for dtypes
+        self.given: dict[str, torch.Tensor] = {}  # arguments as they were passed
+        self.split: dict[str, int] = {}  # arguments that split rows -> how many rows
         self.device: torch.device | None = None
         self.first = ""
 
@@ -83,6 +86,7 @@ class Call:
 
     def _check_splits(self, name: str, given: torch.Tensor, size: int) -> None:
         """One look at the numbers for each tensor that is passed: it waits for the device."""
+        self.split[name] = size
 
         def wrong() -> str:
             ends = given.tolist()
@@ -98,12 +102,13 @@ class Call:
         """int32 [n, 2]: the first row of each piece of an argument's parts, and where its part ends.
 
         A piece has `rows` rows, the last of a part fewer. n is an upper bound that needs no look at
-        the numbers, so what is left over starts where everything ends. None where it isn't given.
+        the numbers, so what is left over starts where all ends. Without rows where it isn't given.
         """
         if name not in self.given:
             return self.new((0, 2), "int32")
         given = self.given[name]
-        return remembered(given, ("pieces", rows), lambda: _pieces(given, rows, self._total(name)))
+        total = self.split[name]
+        return remembered(given, ("pieces", rows, total), lambda: _pieces(given, rows, total))
 
     def _typed(self, name: str, given: torch.Tensor, dtype: str, convert: bool) -> torch.Tensor:
         """The tensor in a dtype that `dtype` allows."""
@@ -189,6 +194,37 @@ class Call:
         run(tensors)
 
 
+def _pieces(ends: torch.Tensor, rows: int, total: int) -> torch.Tensor:
+    """The table of `Call.pieces`; ends [parts + 1] ascend from 0 to `total`. Nothing waits for a GPU."""
+    ends = ends.long()
+    counts = (ends.diff() + rows - 1) // rows
+    behind = counts.cumsum(0)
+    each = torch.arange(total // rows + len(counts), device=ends.device)
+    part = torch.searchsorted(behind, each, right=True)
+    here = part.clamp(max=len(counts) - 1)
+    first = ends[here] + (each - (behind - counts)[here]) * rows
+    table = torch.stack([first, ends[here + 1]], 1)
+    return torch.where((part < len(counts))[:, None], table, total).int()
+
+
+_MEMORY: dict[tuple, tuple[weakref.ref, int, Any]] = {}
+MOST_REMEMBERED = 64
+
+
+def remembered(of: torch.Tensor, key: tuple, make: Callable[[], Any]) -> Any:
+    """What `make` gives for a tensor, made once for as long as the tensor is as it was."""
+    if of.is_inference():  # nothing says whether it has changed
+        return make()
+    found = _MEMORY.get((id(of), *key))
+    if found and found[0]() is of and found[1] == of._version:
+        return found[2]
+    if len(_MEMORY) >= MOST_REMEMBERED:
+        _MEMORY.clear()
+    value = make()
+    _MEMORY[id(of), *key] = weakref.ref(of), of._version, value
+    return value
+
+
 @functools.lru_cache(maxsize=64)
 def _number(value: float, device: torch.device) -> torch.Tensor:
     return torch.full((1,), value, dtype=torch.float32, device=device)
@@ -215,22 +251,25 @@ def _cpu(root: Path, spec: str, values: dict):
     from gdngen import cpu
 
     fitting, _ = catalog.entries(spec, None, None, values, root)
-    return cpu.compile(root / sorted(fitting)[0]).run if fitting else None
+    if not fitting:
+        return None
+    path = min(fitting)
+    names, kernel = catalog.manifest(root)[path]["tensors"], cpu.compile(root / path)
+    return lambda tensors: kernel.run({name: tensors[name] for name in names})
 
 
 def _cuda(root: Path, spec: str, values: dict, index: int):
     """A variant planned for the device's architecture, or for the newest one before it."""
     props = torch.cuda.get_device_properties(index)
-    limit = props.shared_memory_per_block_optin
     fitting, _ = catalog.entries(spec, None, None, values, root)
     manifest = catalog.manifest(root)
-    have = props.major * 10 + props.minor
     planned = [
         (int(target.removeprefix("sm_")), path, need["dynamic"] + need["static"])
         for path in sorted(fitting)
         for target, need in manifest[path]["targets"].items()
         if target.startswith("sm_")
     ]
+    have, limit = props.major * 10 + props.minor, props.shared_memory_per_block_optin
     usable = [p for p in planned if p[0] <= have and p[2] <= limit]
     if not usable:
         return None

@@ -4,13 +4,12 @@ The rules of the compiler are in `compiler.py`; this module tells it what the ke
 """
 
 import ast
-from ast import dump
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gdngen import compiler, expr, packing, pipeline, warps
 from gdngen.analysis import loaded
-from gdngen.emission import Emitted, Guarded, emitted, homes
+from gdngen.emission import Emitted, Guarded, emitted, homes, is_block
 from gdngen.model import BYTES, Assign, Branch, Copy, Gemm, Kernel, Loop, Point, Span, Statement, leaves, touched
 
 
@@ -192,9 +191,7 @@ class _Facts:
         values, ranges = dict(self.kernel.values), dict(self.kernel.ranges)
         extent = expr.constant(expr.linear(side, values))
         if extent is None:
-            blocks = {name: size for name, size in self.kernel.grid}
-            at = part.at if isinstance(part, Point) else None
-            return isinstance(at, ast.Name) and at.id in blocks and dump(blocks[at.id]) == dump(side)
+            return isinstance(part, Point) and is_block(part.at, side, self.kernel)
         at, size = (part.at, 1) if isinstance(part, Point) else (part.start, part.size)
         low, high = expr.interval(at, values, ranges)
         return low >= 0 and high + size <= extent

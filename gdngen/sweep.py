@@ -56,6 +56,24 @@ def _verified(job: Job, device: str) -> Verdict:
     return verify.verify(job.kernel, job.path, dict(job.plans), device)
 
 
+def judged(loaded: Iterable[Loaded], wish: Wish, targets: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """(module and targets, faults) of every plan: the judge replays it on the storage that it names.
+
+    Needs neither torch nor tilelang, and runs no text: what the plan says is what is judged.
+    """
+    from gdngen import judge
+    from gdngen.addresses import addresses, together
+
+    for one in loaded:
+        for v in one.variants:
+            groups = driver.plans(v, wish, targets)
+            for name, p in zip(driver.module_names(v, groups, wish), groups):
+                where = addresses(p.kernel, p.plan)
+                found = judge.judge(v.kernel, p.kernel, where, together=together(p.kernel, p.plan))
+                on = ", ".join(plan.target for plan in p.plans)
+                yield f"{name} ({on})", [str(f) for f in found.faults]
+
+
 def line(job: Job, verdict: Verdict) -> str:
     """What the command line says of one module."""
     asked = ", ".join(f"{b.asked:,} on {b.target}" for b in verdict.bytes if b.asked is not None)

@@ -22,6 +22,8 @@ SCOPES = ("shared", "fragment", "local")
 ROLES = ("in", "out", "inout")
 SAMPLES = ("normal", "unit", "uniform", "decay", "steps", "index", "offsets", "zeros")
 REDUCTIONS = ("max", "min", "sum", "absmax", "abssum")
+POLICIES = ("separate", "match", "share", "widen", "lean")  # of sharing storage: see plan.py
+POLICY = "policy"  # a variant may name one: it is rendered under that one too
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]{0,63}\Z")  # a choice of an option, a target
 

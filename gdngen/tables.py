@@ -39,8 +39,9 @@ def plan_row(v: Checked, plans: dict[str, Planned], wish: Wish, on: Device) -> d
     chosen = plans[wish.policy]
     plan, proof = chosen.plan, chosen.plan.proof
     regs = registers(v.kernel, plan.target)
+    named = f" ({v.kernel.policy})" if v.kernel.policy else ""
     return {
-        "variant": v.kernel.module,
+        "variant": v.kernel.module + named,
         "target": plan.target,
         "device": on.name,
         "policy": wish.policy,

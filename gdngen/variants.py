@@ -15,7 +15,7 @@ from gdngen.expr import ExprError, evaluate, names
 from gdngen.chosen import default_dtypes, typed
 from gdngen.resolve import resolve
 from gdngen.source import Source
-from gdngen.syntax import DTYPES, Choice, Spec
+from gdngen.syntax import DTYPES, POLICY, Choice, Spec
 
 ENOUGH = 1000  # statements looked at; after a mistake, further variants are not
 
@@ -30,7 +30,9 @@ def kernels(
     seen: dict[str, Choice] = {}
     out, work = [], 0
     for choice in chosen(spec, report, settings):
-        name = module_name(spec, choice)
+        module = module_name(spec, choice)
+        policy = dict(choice.values).get(POLICY)
+        name = f"{module} under {policy}" if policy else module
         if name in seen:
             report.error(
                 choice.where,
@@ -48,7 +50,7 @@ def kernels(
         if not kernel.stages and spec.stages:
             what = f"variant {name} has nothing to do: every statement is left out by its 'when'"
             report.error(choice.where, what, "exclude it under variants, with where")
-        out.append(replace(kernel, module=name))
+        out.append(replace(kernel, module=module, policy=policy))
     if spec.stages and not any(s.body for s in spec.stages):
         report.error(
             spec.stages[0].where, "no stage has a statement", "stages: {load: [{copy: x -> y}]}"
