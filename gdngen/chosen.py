@@ -23,7 +23,9 @@ def values(spec: Spec, choice: Choice, report: Report) -> dict[str, int | str] |
             if text not in POLICIES:
                 near = did_you_mean(text, POLICIES)
                 report.error(
-                    choice.where, f"policy={text[:40]}: no such policy{near}", f"one of: {' '.join(POLICIES)}"
+                    choice.where,
+                    f"policy={text[:40]}: no such policy{near}",
+                    f"one of: {' '.join(POLICIES)}",
                 )
             continue
         if name in dims:

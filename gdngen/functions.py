@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gdngen import render
 from gdngen.expr import copied
-from gdngen.pipelines import Argument, Function, Made, Pipeline, Step
+from gdngen.pipelines import Argument, Function, Made, Pipeline, Step, Value
 from gdngen.source import Source
-from gdngen.syntax import DTYPES
+from gdngen.types import INTS
 
 
 def text(pipeline: Pipeline, spec: str, templates: Path = render.TEMPLATES) -> str:
@@ -33,7 +33,7 @@ def _view(f: Function, pipeline: Pipeline) -> dict:
     given = {a.name for a in f.arguments if a.optional}
     used = {n.id for s in _expressions(f) for n in ast.walk(s.node) if isinstance(n, ast.Name)}
     open_ = {name for name, words in pipeline.dtypes if len(words) > 1}
-    words = {*bound, *(a.name for a in f.arguments), *(v.text for v, _ in f.values), "sms"}
+    words = {*bound, *(a.name for a in f.arguments), *(v.name for v in f.values), "sms"}
     write = _Writer(given, dict(pipeline.dtypes), open_, words)
     return {
         "name": f.name,
@@ -47,7 +47,7 @@ def _view(f: Function, pipeline: Pipeline) -> dict:
         "numbers": [(a.name, write(a.default)) for a in f.arguments if a.kind == "number"],
         "checks": [(write(that), repr(text), _braced(text)) for that, text in f.checks],
         "device": "sms" in used,
-        "settings": [(name.text, write(s)) for name, s in f.values],
+        "settings": [(v.name, _value(v, f, write)) for v in f.values],
         "made": [_made(m, write) for m in f.tensors],
         "groups": [
             (when, [_step(s, write) for s in steps])
@@ -59,7 +59,7 @@ def _view(f: Function, pipeline: Pipeline) -> dict:
 
 
 def _expressions(f: Function) -> list[Source]:
-    found = [that for that, _ in f.checks] + [s for _, s in f.values]
+    found = [that for that, _ in f.checks] + [s for v in f.values for s in v.of]
     found += [a.default for a in f.arguments if a.default]
     for m in f.tensors:
         found += [*m.shape, *(s for s in (m.when, m.of) if s)]
@@ -94,7 +94,9 @@ def _rows(f: Function, pipeline: Pipeline) -> list[str]:
     for a in f.arguments:
         if a.kind == "tensor":
             words = dict(pipeline.dtypes).get(a.dtype, (a.dtype,))
-            dtype = "floating point" if a.convert and a.dtype not in DTYPES else " or ".join(words)
+            dtype = " or ".join(words)
+            if a.convert:
+                dtype = "whole numbers" if dtype in INTS else "floating point"
             what = f"[{', '.join(ast.unparse(s.node) for s in a.shape)}], {dtype}"
         else:
             default = ast.unparse(a.default.node) if a.default else a.on
@@ -112,6 +114,25 @@ def _bind(a: Argument) -> str:
     return f'{a.name} = call.tensor("{a.name}", {a.name}, "{shape}", "{a.dtype}"{flags})'
 
 
+def _value(v: Value, f: Function, write: "_Writer") -> str:
+    if not v.fits:
+        return write(v.of[0])
+    fits = [
+        f"call.fits({_variant(_step(s, write))})" for s in f.steps if s.kernel.text == v.fits
+    ]
+    ways = ", ".join(map(write, v.of))
+    return f"next(({v.name} for {v.name} in ({ways},) if {' and '.join(fits)}), {write(v.of[0])})"
+
+
+def _variant(step: dict) -> str:
+    """What picks a variant, as `Call.launch` and `Call.fits` take it."""
+    def values(pairs) -> str:
+        return f"dict({', '.join(f'{k}={v}' for k, v in pairs)})"
+
+    ways = ", ".join(f"({values(way)}, {cond})" for way, cond in step["choose"])
+    return f'"{step["kernel"]}", {values(step["settings"])}' + (f", [{ways}]" if ways else "")
+
+
 def _made(m: Made, write: "_Writer") -> str:
     if m.pieces:
         return f'{m.name} = call.pieces("{m.pieces}", {write(m.of)})'
@@ -122,7 +143,7 @@ def _made(m: Made, write: "_Writer") -> str:
 
 
 def _step(s: Step, write: "_Writer") -> dict:
-    return {
+    found = {
         "kernel": s.kernel.text,
         "settings": [(k, write(v, option=True)) for k, v in s.values],
         "choose": [
@@ -131,6 +152,7 @@ def _step(s: Step, write: "_Writer") -> dict:
         ],
         "tensors": [(k.text, write(v)) for k, v in s.tensors],
     }
+    return {**found, "variant": _variant(found)}
 
 
 def _returned(name: str, f: Function, write: "_Writer") -> str:
@@ -146,22 +168,19 @@ class _Writer:
 
     def __call__(self, source: Source, option: bool = False, test: bool = False) -> str:
         node = source.node
-        if option and isinstance(node, ast.Name) and node.id in self.open:
-            return f'call.dtype("{node.id}")'
-        if option and isinstance(node, ast.Name) and node.id in self.dtypes:
-            return repr(self.dtypes[node.id][0])
-        if option and isinstance(node, ast.Name) and node.id not in self.words:
+        known = {*self.words, *self.dtypes}
+        if option and isinstance(node, ast.Name) and node.id not in known:
             return repr(node.id)  # the choice of an option
         if option and isinstance(node, ast.Constant):
             return repr(node.value)
-        python = _Python(self.given)
+        python = _Python(self.given, self.dtypes, self.open)
         made = (python.test if test else python.visit)(copied(node))
         return ast.unparse(ast.fix_missing_locations(made))
 
 
 class _Python(ast.NodeTransformer):
-    def __init__(self, given: set[str]):
-        self.given = given
+    def __init__(self, given: set[str], dtypes: dict[str, tuple[str, ...]], open_: set[str]):
+        self.given, self.dtypes, self.open = given, dtypes, open_
 
     def test(self, n: ast.expr) -> ast.expr:
         """A condition; an argument that may be left out stands for whether it is given."""
@@ -170,6 +189,10 @@ class _Python(ast.NodeTransformer):
         return self.visit(n)
 
     def visit_Name(self, n: ast.Name) -> ast.expr:
+        if n.id in self.open:
+            return ast.parse(f'call.dtype("{n.id}")', mode="eval").body
+        if n.id in self.dtypes:
+            return ast.Constant(self.dtypes[n.id][0])
         return ast.Constant(n.id == "true") if n.id in ("true", "false") else n
 
     def visit_Subscript(self, n: ast.Subscript) -> ast.expr:

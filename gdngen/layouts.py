@@ -51,7 +51,9 @@ def _tensors(layout: Layout, spec: Spec, cx: Context, swaps: Swaps) -> Iterator[
             what = f"'{name}' has {ranks[name]} axes, 0 to {ranks[name] - 1}; this layout swaps {max(layout.swap)}"
             raise cx.fail(where, what, "name the tensors that it is about: tensors: [...]")
         if name in swaps:
-            raise cx.fail(where, f"two layouts hold for '{name}'", "at most one may hold in a variant")
+            raise cx.fail(
+                where, f"two layouts hold for '{name}'", "at most one may hold in a variant"
+            )
         yield name
 
 

@@ -28,6 +28,7 @@ OWN_KEYS = {
     "function": "doc arguments checks values tensors steps returns keep",
     "argument": "shape dtype convert optional splits number flag doc",
     "check": "that else",
+    "value": "of fits",
     "made": "shape dtype when pieces of doc",
     "step": "kernel when set choose tensors",
 }
@@ -91,13 +92,23 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Value:
+    """A size worked out from others: the first of `of`, or, with `fits`, the first with which the
+    device holds a variant of every step that runs this kernel."""
+
+    name: str
+    of: tuple[Source, ...]
+    fits: str = ""
+
+
+@dataclass(frozen=True)
 class Function:
     name: str
     where: Location
     doc: str
     arguments: tuple[Argument, ...]
     checks: tuple[tuple[Source, str], ...]
-    values: tuple[tuple[Scalar, Source], ...]
+    values: tuple[Value, ...]
     tensors: tuple[Made, ...]
     steps: tuple[Step, ...]
     returns: tuple[Scalar, ...]
@@ -159,11 +170,11 @@ class _Reader(Reader):
         for a in arguments:
             for s in (*a.shape, *([a.default] if a.default else [])):
                 self.sizes(s, known)
+        known |= set(self.dtypes)
         values = []
-        for name, node_of in self.mapping(node.get("values"), "values").entries:
-            found = self.expr(node_of, "a value")
-            if self.name(name, "value") and found and self.sizes(found, known):
-                values.append((name, found))
+        for name, item in self.mapping(node.get("values"), "values").entries:
+            if self.name(name, "value") and (found := self.value(name, item, known)):
+                values.append(found)
                 known.add(name.text)
         splits = {a.name: a.splits for a in arguments if a.splits}
         for a in arguments:
@@ -172,6 +183,10 @@ class _Reader(Reader):
         made = tuple(self.made(node, known, splits))
         everything = {a.name for a in arguments} | {m.name for m in made}
         self.unique([*arguments, *made], known - {a.name for a in arguments})
+        steps = tuple(self.step(n, known, everything) for n in self.items(node.get("steps"), "steps"))
+        for v in values:
+            if v.fits and v.fits not in {s.kernel.text for s in steps}:
+                self.error(key.where, f"no step runs '{v.fits}', which '{v.name}' should fit")
         return Function(
             name=key.text,
             where=key.where,
@@ -180,10 +195,23 @@ class _Reader(Reader):
             checks=tuple(self.checks(node, known)),
             values=tuple(values),
             tensors=made,
-            steps=tuple(self.step(n, known, everything) for n in self.items(node.get("steps"), "steps")),
+            steps=steps,
             returns=self.tensor_names(node, "returns", everything),
             keep=self.tensor_names(node, "keep", everything),
         )
+
+    def value(self, name: Scalar, item: Node, known: set[str]) -> Value | None:
+        if not isinstance(item, Mapping):
+            found = self.expr(item, "a value")
+            return Value(name.text, (found,)) if found and self.sizes(found, known) else None
+        own = self.keys(item, "value")
+        of = [self.expr(i, "a value") for i in self.items(own.get("of"), "a list of values")]
+        fits = self.scalar(own.get("fits"), "a kernel")
+        if not of or fits is None:
+            self.error(item.where, "a value of several says which fits", "{of: [64, 32], fits: forward}")
+            return None
+        good = all(s and self.sizes(s, known) for s in of)
+        return Value(name.text, tuple(of), fits.text) if good else None
 
     def unique(self, declared: list, sizes: set[str]) -> None:
         seen: dict[str, Location] = {}

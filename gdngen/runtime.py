@@ -173,6 +173,11 @@ class Call:
             return 1
         return torch.cuda.get_device_properties(self.device).multi_processor_count
 
+    def fits(self, spec: str, values: Values, choices: Choices = ()) -> bool:
+        """Whether `launch` would find a variant for the call's device."""
+        where = self.device.type, self.device.index or 0
+        return any(_variant(self.root, spec, w, *where) for w in _wishes(values, choices))
+
     def launch(self, spec: str, values: Values, choices: Choices = (), **tensors: torch.Tensor) -> None:
         """Runs the variant of `spec` with these values on the tensors, named as the kernel names them.
 
@@ -181,9 +186,8 @@ class Call:
 
         Raises NotImplementedError where no such variant is among the generated kernels.
         """
-        wished = [v for v, wish in choices if wish] + [v for v, wish in choices if not wish]
-        key = tuple(tuple(sorted({**values, **more}.items())) for more in wished or [{}])
-        run = _runner(self.root, spec, key, self.device.type, _place(self.device))
+        key = _wishes(values, choices)
+        run = _runner(self.root, spec, key, self.device.type, self.device.index or 0)
         if run is None:
             asked = ", ".join(f"{k}={v}" for k, v in key[0])
             flags = " ".join(f"--set {k}={v}" for k, v in key[0])
@@ -230,9 +234,29 @@ def _number(value: float, device: torch.device) -> torch.Tensor:
     return torch.full((1,), value, dtype=torch.float32, device=device)
 
 
-def _place(device: torch.device) -> int:
-    """The device's number; 0 for the CPU and for the current CUDA device's tensors alike."""
-    return device.index or 0
+def _wishes(values: Values, choices: Choices) -> tuple[tuple[tuple[str, Any], ...], ...]:
+    """What may be run, the one preferred first."""
+    wished = [v for v, wish in choices if wish] + [v for v, wish in choices if not wish]
+    return tuple(tuple(sorted({**values, **more}.items())) for more in wished or [{}])
+
+
+@functools.cache
+def _variant(root: Path, spec: str, values: tuple[tuple[str, Any], ...], kind: str, index: int) -> str | None:
+    """The module of a variant that a device can run: planned for its architecture, or for the newest
+    one before it, in no more shared memory than a block may have. The CPU runs any."""
+    fitting, _ = catalog.entries(spec, None, None, dict(values), root)
+    if kind == "cpu":
+        return min(fitting, default=None)
+    props = torch.cuda.get_device_properties(index)
+    have, limit = props.major * 10 + props.minor, props.shared_memory_per_block_optin
+    planned = [
+        (int(target.removeprefix("sm_")), path)
+        for path in sorted(fitting)
+        for target, need in catalog.manifest(root)[path]["targets"].items()
+        if target.startswith("sm_") and need["dynamic"] + need["static"] <= limit
+    ]
+    usable = [p for p in planned if p[0] <= have]
+    return max(usable, key=lambda p: p[0])[1] if usable else None
 
 
 @functools.cache
@@ -240,43 +264,19 @@ def _runner(
     root: Path, spec: str, wished: tuple[tuple[tuple[str, Any], ...], ...], kind: str, index: int
 ) -> Callable[[dict[str, torch.Tensor]], None] | None:
     """The compiled kernel of the first wish that there is and that fits; None if none does."""
-    for values in wished:
-        found = _cpu(root, spec, dict(values)) if kind == "cpu" else _cuda(root, spec, dict(values), index)
-        if found is not None:
-            return found
-    return None
-
-
-def _cpu(root: Path, spec: str, values: dict):
-    from gdngen import cpu
-
-    fitting, _ = catalog.entries(spec, None, None, values, root)
-    if not fitting:
+    found = (_variant(root, spec, values, kind, index) for values in wished)
+    path = next((p for p in found if p), None)
+    if path is None:
         return None
-    path = min(fitting)
-    names, kernel = catalog.manifest(root)[path]["tensors"], cpu.compile(root / path)
-    return lambda tensors: kernel.run({name: tensors[name] for name in names})
+    entry = catalog.manifest(root)[path]
+    names = entry["tensors"]
+    if kind == "cpu":
+        from gdngen import cpu
 
-
-def _cuda(root: Path, spec: str, values: dict, index: int):
-    """A variant planned for the device's architecture, or for the newest one before it."""
-    props = torch.cuda.get_device_properties(index)
-    fitting, _ = catalog.entries(spec, None, None, values, root)
-    manifest = catalog.manifest(root)
-    planned = [
-        (int(target.removeprefix("sm_")), path, need["dynamic"] + need["static"])
-        for path in sorted(fitting)
-        for target, need in manifest[path]["targets"].items()
-        if target.startswith("sm_")
-    ]
-    have, limit = props.major * 10 + props.minor, props.shared_memory_per_block_optin
-    usable = [p for p in planned if p[0] <= have and p[2] <= limit]
-    if not usable:
-        return None
-    _, path, _ = max(usable, key=lambda p: p[0])
-    names = manifest[path]["tensors"]
+        kernel = cpu.compile(root / path)
+        return lambda tensors: kernel.run({name: tensors[name] for name in names})
     with torch.cuda.device(index):
-        kernel = catalog.load(root / path, manifest[path]["kernel"])()
+        kernel = catalog.load(root / path, entry["kernel"])()
 
     def run(tensors: dict[str, torch.Tensor]) -> None:
         with torch.cuda.device(index):

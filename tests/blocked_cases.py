@@ -92,7 +92,9 @@ def inputs(case: Case, kernel: Kernel, seed: int = 0) -> dict[str, Tensor]:
     for t in kernel.tensors:
         x = made[t.name].transpose(1, 2) if values.get("layout") == "bthd" else made[t.name]
         dtype = getattr(torch, t.dtype)
-        out[t.name] = (blank(tuple(x.shape), t.dtype) if t.role == "out" else x.to(dtype)).contiguous()
+        out[t.name] = (
+            blank(tuple(x.shape), t.dtype) if t.role == "out" else x.to(dtype)
+        ).contiguous()
     return out
 
 

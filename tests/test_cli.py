@@ -85,7 +85,7 @@ def test_five_mistakes_are_found_in_one_run_and_nothing_is_written(project):
     for old, new in (
         ("threads: 128", "thread: 128"),
         ("beta_s[i] * exp", "bta_s[i] * exp"),
-        ("gemm: S @ k_beta -> w_f", "gemm: S @ k_beta -> gram"),
+        ("gemm: S @ k_beta -> w_f", "gemm: S @ k_beta.T -> w_f"),
         ("fragment, shape: [BC, DV], dtype: acc", "fragmnt, shape: [BC, DV], dtype: acc"),
         ("- copy: S -> A", "- cpoy: S -> A"),
     ):
@@ -183,3 +183,38 @@ def test_help_names_every_command(capsys):
     assert e.value.code == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("render", "plan", "check", "verify"))
+
+
+def test_the_judge_needs_neither_torch_nor_tilelang(project):
+    code = (
+        "import sys; from gdngen import cli\n"
+        "assert cli.main(['verify', '--judge-only']) == 0\n"
+        "assert not {'torch', 'tilelang'} & set(sys.modules)"
+    )
+    got = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True)
+    assert got.returncode == 0, got.stderr
+    assert "plans are right, says the judge" in got.stdout
+
+
+def test_a_variant_may_name_a_policy_of_its_own(project):
+    spec = project / "specs/prepare.yaml"
+    text = spec.read_text().replace(
+        "  where: DK == DV\n",
+        "  where: DK == DV\n  also:\n    - {BC: 32, DK: 64, DV: 64, io: float16, policy: match}\n",
+    )
+    spec.write_text(text)
+    assert gdngen("render", cwd=project).returncode == 0
+    names = {p.stem for p in (project / "generated/prepare").glob("prepare_*.py")}
+    assert "prepare_c32_k64_v64_float16_match" in names and "prepare_c32_k64_v64_float16" in names
+    spec.write_text(text.replace("policy: match", "policy: mach"))
+    got = gdngen("plan", cwd=project)
+    assert got.returncode == 2 and "did you mean 'match'" in got.stderr
+
+
+def test_plans_are_compared(project):
+    got = gdngen("plan", "--compare-compiler", "--no-lower", "--objective", "bytes", cwd=project)
+    assert got.returncode == 0 and "none" in got.stdout
+    got = gdngen("plan", "--diff", "separate", "match", cwd=project)
+    assert got.returncode == 0 and "separate 33,024 bytes" in got.stdout
+    got = gdngen("plan", "--all-devices", cwd=project)
+    assert got.returncode == 0 and "metax-c500" in got.stdout

@@ -92,7 +92,7 @@ def test_the_judge_finds_nothing_wrong_with_the_blocked_plans(io):
 
 # -- layouts ---------------------------------------------------------------------------------------
 
-LAYOUT = 'layouts:\n  - {when: "mode == \'fast\'", swap: [0, 1], tensors: [x, y]}\ngrid: {c'
+LAYOUT = "layouts:\n  - {when: \"mode == 'fast'\", swap: [0, 1], tensors: [x, y]}\ngrid: {c"
 
 
 def test_a_layout_turns_shapes_and_indices():
@@ -156,7 +156,7 @@ def test_a_dtype_follows_from_another_and_is_not_named_after_it():
     names = {}
     for io in ("float16", "float32"):
         text = BASE.replace("acc: float32}", 'acc: "where(io == float32, float32, float32)"}')
-        (first, *_) = read(text.replace("io: float16", f"io: {io}")).kernels
+        first, *_ = read(text.replace("io: float16", f"io: {io}")).kernels
         names[io] = first[0].module
     assert names == {io: f"s_n64_m64_{io}" for io in names}
 
