@@ -14,6 +14,7 @@ Tensors
 Shared storage, policy lean: 24,832 bytes on sm_80
       16,384  float32[32, 128]  k_s     load .. scale_k
                                 k_beta  scale_k .. apply_k
+                                w_out   apply_k
                                 v_s     apply_k .. scale_v
                                 v_beta  scale_v .. apply_v
                                 u_out   apply_v
@@ -55,7 +56,8 @@ def fused_prepare():
             S = T.alloc_shared([BC, BC], tile)
             P = T.alloc_shared([BC, BC], tile)
             k_beta = k_s  # k_s is dead after scale_k
-            v_s = k_s  # k_beta is dead after apply_k
+            w_out = k_s  # k_beta is dead after apply_k
+            v_s = k_s  # w_out is dead after apply_k
             v_beta = k_s  # v_s is dead after scale_v
             u_out = k_s  # v_beta is dead after apply_v
             gram = T.alloc_fragment([BC, BC], acc)
@@ -64,9 +66,14 @@ def fused_prepare():
             u_f = T.alloc_fragment([BC, DV], acc)
 
             # load
-            T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
-            T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
-            T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
+            if (c + 1) * BC <= T_:
+                T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
+                T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
+                T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
+            else:  # loads outside read 0
+                T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
+                T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
+                T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
 
             # kkt
             T.gemm(k_s, k_s, gram, transpose_B=True, clear_accum=True)
@@ -95,8 +102,12 @@ def fused_prepare():
 
             # apply k
             T.gemm(S, k_beta, w_f, clear_accum=True)
-            T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
-            T.copy(w_f, w[b, h, c * BC : (c + 1) * BC, :])
+            T.copy(w_f, w_out)
+            T.copy(w_out, w[b, h, c * BC : (c + 1) * BC, :])
+            if (c + 1) * BC <= T_:
+                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
+            else:  # loads outside read 0
+                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
 
             # scale v
             for i, j in T.Parallel(BC, DV):

@@ -66,10 +66,16 @@ def fused_prepare():
             u_f = T.alloc_fragment([BC, DV], acc)
 
             # load
-            T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
-            T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
-            T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
-            T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
+            if (c + 1) * BC <= T_:
+                T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
+                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
+                T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
+                T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
+            else:  # loads outside read 0
+                T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
+                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
+                T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
+                T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
 
             # kkt
             T.gemm(k_s, k_s, gram, transpose_B=True, clear_accum=True)

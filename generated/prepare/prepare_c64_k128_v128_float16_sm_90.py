@@ -64,9 +64,14 @@ def fused_prepare():
             u_f = T.alloc_fragment([BC, DV], acc)
 
             # load
-            T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
-            T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
-            T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
+            if (c + 1) * BC <= T_:
+                T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
+                T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
+                T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
+            else:  # loads outside read 0
+                T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
+                T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
+                T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
 
             # kkt
             T.gemm(k_s, k_s, gram, transpose_B=True, clear_accum=True)
@@ -94,7 +99,10 @@ def fused_prepare():
                 k_beta[i, j] = k_s[i, j] * beta_s[i]
 
             # apply k
-            T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
+            if (c + 1) * BC <= T_:
+                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
+            else:  # loads outside read 0
+                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
             T.gemm(S, k_beta, w_f, clear_accum=True)
             T.copy(w_f, w[b, h, c * BC : (c + 1) * BC, :])
 

@@ -36,7 +36,10 @@ def softmax():
             sum = T.alloc_fragment([BR], acc)
 
             # load
-            T.copy(x[r * BR : (r + 1) * BR, :], x_s)
+            if (r + 1) * BR <= R:
+                T.copy(x[r * BR : (r + 1) * BR, :], x_s)
+            else:  # loads outside read 0
+                T.copy(x[r * BR : (r + 1) * BR, :], x_s)
             T.copy(x_s, row)
 
             # exponentials
