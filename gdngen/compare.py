@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from gdngen import driver, format, plan as planning, render
+from gdngen import format, plan as planning, render
 from gdngen.driver import Checked
 from gdngen.plan import Plan, Planned, Wish
 

@@ -6,16 +6,16 @@ most blocks per SM, then the fewest departures from the author's program, then t
 (objective `bytes` puts those right after fitting). Last, stores of fragments go through idle tiles.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from gdngen import emission, order as orders, rewrite, slots as packing, storage
+from gdngen import blocks, emission, order as orders, programs, rewrite, slots as packing, storage
 from gdngen.analysis import Analysis, analyse
 from gdngen.devices import Device
-from gdngen.model import Branch, Copy, Gemm, Kernel, Leaf, Loop, Statement, leaves, touched
+from gdngen.model import Copy, Gemm, Kernel, Leaf, Loop, Statement, touched
 from gdngen.order import Best, Block
 from gdngen.storage import Slot
-from gdngen.rewrite import Chain, Change
+from gdngen.rewrite import Change
 
 OBJECTIVES = ("blocks", "bytes")
 
@@ -88,8 +88,8 @@ def plan(kernel: Kernel, wish: Wish) -> Lean:
     """The best program for the wish; its kernel is the author's with `changes` applied."""
     candidates = [
         Candidate(program, changes, block, least)
-        for program, changes in programs(kernel, wish.allow_reload)
-        if (block := block_of(program)) and (least := orders.least(block))
+        for program, changes in programs.programs(kernel, wish.allow_reload)
+        if (block := blocks.block_of(program)) and (least := orders.least(block))
     ]
     candidates.sort(key=lambda c: (c.least.bytes, len(c.changes)))
     chosen = _tightest(candidates, wish)
@@ -157,7 +157,7 @@ def _made(c: Candidate, best: Best, wish: Wish) -> Lean:
 def _proven(made: Lean, candidates: list[Candidate]) -> Lean:
     """The plan with its proof over all candidates: the least storage of any, and the states seen."""
     best = candidates[0]
-    live = best.least if best.block.classes == 1 else orders.least(block_of(best.kernel, mixed=True))
+    live = best.least if best.block.classes == 1 else orders.least(blocks.block_of(best.kernel, mixed=True))
     outside = sum(b.bytes for b in best.kernel.shared() if b.name in analyse(best.kernel).private)
     proof = replace(
         made.proof,
@@ -176,63 +176,6 @@ def _in_place(kernel: Kernel, slots: tuple[Slot, ...], found: Analysis) -> Itera
         for source, target in packing.inplace_pairs(leaf, kernel):
             if home[source] == home[target] and {source, target} <= found.live[leaf.id]:
                 yield Change("in place", f"{target} is computed in place of {source}", (source, target))
-
-
-# -- programs --------------------------------------------------------------------------------------
-
-
-def programs(kernel: Kernel, allow_reload: bool) -> Iterator[tuple[Kernel, tuple[Change, ...]]]:
-    """The author's program, the same with its chains in strips, and, if asked, with second loads."""
-    for program, changes in _stripped(kernel):
-        yield program, changes
-        if allow_reload:
-            yield from _reloaded(program, changes)
-
-
-def _stripped(kernel: Kernel) -> Iterator[tuple[Kernel, tuple[Change, ...]]]:
-    """Every chain in the widest strips below each limit, its own loads whole or in strips too."""
-    yield kernel, ()
-    found = list(rewrite.chains(kernel))
-    legal = {c.gemm.id: rewrite.widths(c, kernel) for c in found}
-    for limit in sorted({w for sizes in legal.values() for w in sizes}, reverse=True):
-        for with_loads in (False, True):
-            cut = [
-                (chain if with_loads else replace(chain, loads=()), width)
-                for chain in found
-                for width in legal[chain.gemm.id]
-                if width <= limit < chain.gemm.mnk[1]
-            ]
-            widest = {chain.gemm.id: (chain, width) for chain, width in reversed(cut)}
-            if with_loads and not any(chain.loads for chain, _ in widest.values()):
-                continue
-            program = kernel
-            for chain, width in widest.values():
-                program = rewrite.in_strips(program, chain, width)
-            if widest:
-                yield program, tuple(_strips(chain, width) for chain, width in widest.values())
-
-
-def _strips(chain: Chain, width: int) -> Change:
-    names = [load.dst.name for load in chain.loads] + [chain.gemm.b.name, chain.gemm.c.name]
-    text = f"{', '.join(names)} in strips of {width} of {chain.gemm.mnk[1]} columns"
-    return Change("strips", text, tuple(names))
-
-
-def _reloaded(kernel: Kernel, changes: tuple[Change, ...]) -> Iterator[tuple[Kernel, tuple[Change, ...]]]:
-    """Every tile that one copy loads and several statements read, loaded again before a later reader."""
-    body = kernel.statements()
-    for load in body:
-        if not isinstance(load, Copy) or kernel.tensor(load.src.name) is None:
-            continue
-        name = load.dst.name
-        buffer = kernel.buffer(name)
-        writers = [s for s in body if name in {a.name for leaf in leaves(s) for a in leaf.writes()}]
-        readers = [s for s in body if name in touched(s) and s is not load]
-        if buffer is None or buffer.scope != "shared" or writers != [load]:
-            continue
-        for later in readers[1:]:
-            text = f"{name} loaded again before line {later.where.line}: {buffer.bytes:,} bytes more traffic a block"
-            yield rewrite.reload(kernel, name, later.id), changes + (Change("reload", text, (name,)),)
 
 
 # -- orders of one program -------------------------------------------------------------------------
@@ -257,110 +200,6 @@ def _what(s: Statement) -> str:
     if isinstance(s, Leaf):
         return f"write of {', '.join(dict.fromkeys(a.name for a in s.writes()))}"
     return f"{'loop' if isinstance(s, Loop) else 'branch'} over {', '.join(touched(s))}"
-
-
-def block_of(kernel: Kernel, mixed: bool = False) -> Block:
-    """The kernel's statements as a block to be ordered; what pipelined loops load is left out.
-
-    Every value of a buffer counts on its own. `mixed` puts all storage into one class, so that the
-    least peak is the least live bytes.
-    """
-    body = kernel.statements()
-    found = analyse(kernel)
-    touches = [frozenset(touched(s)) for s in body]
-    writes = [rewrite.written(s) for s in body]
-    shared = [b for b in kernel.shared() if b.name not in found.private]
-    fragments = [b for b in kernel.buffers if b.scope == "fragment"]
-    classes = [packing.class_of(b) for b in shared]
-    kinds = {b.name: 0 if mixed else classes.index(packing.class_of(b)) for b in shared}
-    values = [(b, users) for b in shared + fragments for users in _values(b.name, body, found)]
-    values = [(b, users) for b, users in values if not _inside_one(users, body)]
-    count = max(kinds.values(), default=-1) + 1
-
-    def held(name: str, unit: int) -> int | None:
-        """The number of the value of a buffer that a unit touches."""
-        return next((i for i, (b, us) in enumerate(values) if b.name == name and us >> unit & 1), None)
-
-    def inplace(unit: int) -> tuple[tuple[int, int], ...]:
-        pairs = packing.inplace_pairs(body[unit], kernel)
-        found_pairs = ((held(a, unit), held(b, unit)) for a, b in pairs)
-        return tuple((a, b) for a, b in found_pairs if a is not None and b is not None)
-
-    def inside(unit: int) -> tuple[int, ...]:
-        """What a loop or branch takes, by class, beyond all values that it shares with others."""
-        peaks = _peaks(body[unit], kernel, found, kinds, count)
-        for b, users in values:
-            if b.name in kinds and users >> unit & 1 and not isinstance(body[unit], Leaf):
-                peaks[kinds[b.name]] -= b.bytes
-        return tuple(peaks)
-
-    units = range(len(body))
-    block = Block(
-        before=tuple(
-            _mask(i for i in range(u) if writes[i] & touches[u] or writes[u] & touches[i]) for u in units
-        ),
-        users=tuple(users for _, users in values),
-        kind=tuple(kinds.get(b.name, -1) for b, _ in values),
-        size=tuple(b.bytes for b, _ in values),
-        inside=tuple(inside(u) for u in units),
-        inplace=tuple(inplace(u) for u in units),
-        fixed=(0,) * count,
-        registers=1 << 62,
-    )
-    return replace(block, registers=_author_registers(block))
-
-
-def _values(name: str, body: tuple[Statement, ...], found: Analysis) -> list[int]:
-    """Units that touch a buffer, by the value that they find or leave in it: a unit before which it
-    holds nothing starts another. No legal order changes that, as it writes what the others touch."""
-    out: list[int] = []
-    for unit, s in enumerate(body):
-        if name in touched(s):
-            held = isinstance(s, Branch) or name in found.before[next(leaves(s)).id]
-            if not out or not held:
-                out.append(0)
-            out[-1] |= 1 << unit
-    return out
-
-
-def _inside_one(users: int, body: tuple[Statement, ...]) -> bool:
-    """Whether one loop or branch is all that touches a value."""
-    return users & (users - 1) == 0 and not isinstance(body[users.bit_length() - 1], Leaf)
-
-
-def _mask(units) -> int:
-    out = 0
-    for u in units:
-        out |= 1 << u
-    return out
-
-
-def _peaks(s: Statement, kernel: Kernel, found: Analysis, kinds: Mapping[str, int], count: int) -> list[int]:
-    """The most bytes of each class, of those that a loop or branch touches, live at a statement in it."""
-    peaks, own = [0] * count, frozenset(touched(s)) & kinds.keys()
-    if isinstance(s, Leaf):
-        return peaks
-    for leaf in leaves(s):
-        now = [0] * count
-        for name in found.live[leaf.id] & own:
-            now[kinds[name]] += kernel.buffer(name).bytes
-        for source, target in packing.inplace_pairs(leaf, kernel):
-            if {source, target} <= own and source not in found.after[leaf.id]:
-                now[kinds[target]] -= kernel.buffer(target).bytes
-        peaks = [max(a, b) for a, b in zip(peaks, now)]
-    return peaks
-
-
-def _author_registers(block: Block) -> int:
-    """Most fragment bytes live at once in the author's order: no order may need more."""
-    most = done = 0
-    for unit in range(len(block.before)):
-        now = 0
-        for users, kind, size in zip(block.users, block.kind, block.size):
-            if kind < 0 and (users >> unit & 1 or (users & done and users & ~done)):
-                now += size
-        most, done = max(most, now), done | 1 << unit
-    return most
 
 
 # -- stage-out -------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from gdngen.model import Buffer, Kernel, Raw
 from gdngen.registers import registers
 from gdngen.rewrite import Change
 from gdngen.storage import Slot
-from gdngen.syntax import POLICIES
+from gdngen.syntax import POLICIES  # noqa: F401  (part of this interface)
 
 DEFAULT = "lean"
 SEARCH_LIMIT = 50_000  # assignments tried before the best so far is taken

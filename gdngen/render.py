@@ -4,7 +4,7 @@ import ast
 import textwrap
 from pathlib import Path
 
-from gdngen import model, rewrite
+from gdngen import rewrite
 from gdngen.model import (
     Assign,
     Branch,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gdngen import lean, order as orders, slots as packing
+from gdngen import blocks, order as orders, programs, slots as packing
 from gdngen.model import Kernel
 from gdngen.plan import Planned
 from gdngen.rewrite import Change
@@ -23,8 +23,8 @@ def _without(author: Kernel, planned: Planned, change: Change, allow_reload: boo
             return _with_in_its_place(author, planned, change, allow_reload)
         case "strips" | "reload":
             return min(
-                orders.least(lean.block_of(program)).bytes
-                for program, changes in lean.programs(author, allow_reload)
+                orders.least(blocks.block_of(program)).bytes
+                for program, changes in programs.programs(author, allow_reload)
                 if not any(c.kind == change.kind and set(c.names) & set(change.names) for c in changes)
             )
     return 0  # a store through an idle tile takes no bytes and gives none
@@ -34,13 +34,13 @@ def _with_in_its_place(author: Kernel, planned: Planned, change: Change, allow_r
     """The least bytes of the same program with one statement kept where the author has it."""
     told = [c.text for c in planned.plan.changes if c.kind in ("strips", "reload")]
     program = next(
-        p for p, changes in lean.programs(author, allow_reload) if [c.text for c in changes] == told
+        p for p, changes in programs.programs(author, allow_reload) if [c.text for c in changes] == told
     )
     moved = {c.at for c in planned.plan.changes if c.kind == "moved"}
     body = program.statements()
     unit = next(i for i, s in enumerate(body) if s.id == change.at)
     stays = [i for i, s in enumerate(body) if s.id not in moved]
-    block = lean.block_of(program)
+    block = blocks.block_of(program)
     before = list(block.before)
     before[unit] |= sum(1 << i for i in stays if i < unit)
     for i in stays:

@@ -4,7 +4,7 @@ The rules of the compiler are in `compiler.py`; this module tells it what the ke
 """
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gdngen import compiler, expr, packing, pipeline, warps

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from gdngen import driver, lean, order, slots
+from gdngen import blocks as building, driver, lean, order, slots
 from gdngen.devices import device
 from gdngen.order import Block
 
@@ -167,8 +167,8 @@ def test_lean_never_takes_more_than_the_other_policies(prepare):
 def test_fragments_are_not_stretched(prepare):
     for kernel in prepare.values():
         made = planned(kernel)
-        own = lean.block_of(kernel).registers
-        block = lean.block_of(made.kernel)
+        own = building.block_of(kernel).registers
+        block = building.block_of(made.kernel)
         assert block.registers <= own
 
 
