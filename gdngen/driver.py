@@ -182,6 +182,7 @@ def entry(m: Module) -> dict:
     return {
         "spec": kernel.spec,
         "kernel": kernel.name,
+        "variant": kernel.module,
         "policy": m.planned.plan.policy,
         "targets": {p.target: {"dynamic": p.dynamic, "static": p.static} for p in m.planned.plans},
         "tensors": [t.name for t in kernel.tensors],

@@ -1,6 +1,6 @@
 """Registers a thread of a kernel takes: as the compiler reported them, else estimated.
 
-`registers.json` is written by `gdngen registers`, which lowers the generated kernels and asks nvcc.
+`registers.json` is written by `make record`, which lowers the generated kernels and asks nvcc.
 """
 
 import json

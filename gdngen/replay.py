@@ -68,7 +68,7 @@ class Machine:
             block = dict(zip((name for name, _ in self.kernel.grid), at))
             env = {**self.state.values, **block}
             for s in self.kernel.scalars:  # any number will do: both programs read the same
-                seed = [n for n in env.values() if isinstance(n, int)]
+                seed = [n for _, n in sorted(env.items()) if isinstance(n, int)]
                 env[s.name] = int(field.mixed(s.name, *seed)) % MOST_SCALAR
             self.body(self.kernel.statements(), env)
 

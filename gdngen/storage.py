@@ -64,7 +64,7 @@ def layouts(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> tuple[Layou
     sizes = {name: tile.bytes * kept.get(name, 1) for name, tile in facts.tiles.items()}
     static = pipeline.barrier_bytes(loop, facts.tiles, target) if loop else 0
     plain, _ = packing.plain_layout(sizes, align)
-    events, loops = facts.events(producer)
+    events, loops = facts.events(producer, target)
     merged, _ = packing.merged_layout(events, sizes, align, loops)
     blocking = loop is not None and facts.symbolic and pipeline.needs_static_trips(loop, facts.tiles, target)
     return Layout(plain, static, blocking), Layout(merged, static, blocking)
@@ -109,19 +109,27 @@ class _Facts:
             copies = tuple(c for c in copies if c.store or c in loads)
         return compiler.Program(self.tiles, self.gemms(), copies, self.kernel.threads, producer)
 
-    def events(self, producer: bool) -> tuple[list[frozenset[str]], list[int]]:
+    def events(self, producer: bool, target: str) -> tuple[list[frozenset[str]], list[int]]:
         """Storages that each top-level statement of the emitted block touches, and which of the
-        statements are loops over several.
+        statements are loops over several: a gemm is one that becomes MMA, over steps of 32 bytes.
 
         Where a producer's warps are split off, their loads stand ahead of the loop's other statements.
         A branch without an else is no event of its own: its statements count one by one.
         """
         found: list[frozenset[str]] = []
         loops = []
+        ours = [leaf for leaf in self.kernel.leaves() if isinstance(leaf, Gemm)]
+        stepped = {
+            leaf.id
+            for leaf, gemm in zip(ours, self.gemms())
+            if not compiler.is_wgmma(gemm, self.kernel.threads, target)
+            and gemm.k * BYTES[gemm.dtype] > 32
+        }
         for s in self.emitted(self.kernel.statements()):
             if producer and isinstance(s, Loop) and s.kind == "pipelined":
                 found.append(frozenset(self.lowered[n] for n in loaded(s) if n in self.lowered))
-            if isinstance(s, Loop) and len(list(self.emitted(s.body))) > 1:
+            several = isinstance(s, Loop) and len(list(self.emitted(s.body))) > 1
+            if several or (isinstance(s, Gemm) and s.id in stepped):
                 loops.append(len(found))
             found.append(frozenset(self.lowered[n] for n in _names(s) if n in self.lowered))
         return found, loops

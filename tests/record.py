@@ -1,6 +1,8 @@
-"""Lowers every generated module and remembers what it asked for, by the hash of its text.
+"""Lowers every generated module and remembers what the compiler said of it.
 
-`make record` writes `lowered.json`; `test_generated.py` then lowers only what has changed since.
+`make record` writes `tests/lowered.json`, bytes by the hash of a text, so that `test_generated.py`
+lowers only what has changed since; and, where nvcc is at hand, `gdngen/registers.json`, registers a
+thread by variant and target, by which the planner knows how many blocks can be resident.
 """
 
 import hashlib
@@ -13,35 +15,42 @@ from gdngen import lowering, write
 
 ROOT = Path(__file__).parent.parent
 RECORD = Path(__file__).parent / "lowered.json"
+REGISTERS = ROOT / "gdngen/registers.json"
+
+Job = tuple[str, str]  # a module, a target
 
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_text().encode()).hexdigest()
 
 
-def asked(job: tuple[str, str]) -> tuple[str, str, dict[str, int]]:
+def asked(job: Job) -> tuple[Job, dict[str, int], int | None]:
+    """Bytes that a module asks for on a target, and the registers that it takes there if nvcc says."""
     module, target = job
-    path = ROOT / "generated" / module
-    lowered = lowering.cached_lower(path, target)
-    return digest(path), target, {"dynamic": lowered.dynamic_bytes, "static": lowered.static_bytes}
+    lowered = lowering.cached_lower(ROOT / "generated" / module, target)
+    found = lowering.registers(lowered.source, target) if target.startswith("sm_") else None
+    bytes_ = {"dynamic": lowered.dynamic_bytes, "static": lowered.static_bytes}
+    return job, bytes_, found and found.registers
 
 
 def main() -> None:
     manifest = json.loads((ROOT / "generated/manifest.json").read_text())
     jobs = [(m, t) for m in sorted(manifest) for t in sorted(manifest[m].get("targets", {}))]
     old = json.loads(write.read(RECORD) or "{}")
+    registers = json.loads(REGISTERS.read_text())
+    keys = {m: digest(ROOT / "generated" / m) for m, _ in jobs}
+    missing = [(m, t) for m, t in jobs if t not in old.get(keys[m], {})]
     known: dict[str, dict] = {}
-    missing = []
-    for module, target in jobs:
-        key = digest(ROOT / "generated" / module)
-        if target in old.get(key, {}):
-            known.setdefault(key, {})[target] = old[key][target]
-        else:
-            missing.append((module, target))
+    for m, t in jobs:
+        if (m, t) not in missing:
+            known.setdefault(keys[m], {})[t] = old[keys[m]][t]
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        for key, target, found in pool.map(asked, missing):
-            known.setdefault(key, {})[target] = found
+        for (m, t), bytes_, count in pool.map(asked, missing):
+            known.setdefault(keys[m], {})[t] = bytes_
+            if count and manifest[m]["policy"] == "lean":
+                registers.setdefault(manifest[m]["variant"], {})[t] = count
     write.replace(RECORD, json.dumps(known, indent=0, sort_keys=True) + "\n")
+    write.replace(REGISTERS, json.dumps(registers, indent=1, sort_keys=True) + "\n")
     print(f"{len(jobs)} lowerings known, {len(missing)} of them new")
 
 

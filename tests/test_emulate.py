@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tilelang")
 
 from rendering import SPECS, kernels_of, module, modules  # noqa: E402
-from test_generated import GENERATED, MODULES, of  # noqa: E402
+from test_generated import GENERATED, MANIFEST, MODULES, of  # noqa: E402
 
 from gdngen import analysis, blame, cli, driver, emulate, emulator, hopper, lowering  # noqa: E402
 from gdngen import marks, plan, samples, sweep, verify, waits  # noqa: E402
@@ -30,9 +30,7 @@ MATMUL = "matmul_m64_n64_k64_float16"
 def kernels():
     """The author's kernel of every module that is checked in."""
     found = {}
-    for spec in sorted(
-        {e["spec"] for e in json.loads((GENERATED / "manifest.json").read_text()).values()}
-    ):
+    for spec in sorted({e["spec"] for e in MANIFEST.values()}):
         for v in driver.load(SPECS.parent / spec).variants:
             found[spec, v.kernel.module] = v.kernel
     return found
@@ -41,6 +39,12 @@ def kernels():
 @functools.cache
 def slots_of(kernel, target="sm_80", policy=plan.DEFAULT):
     return plan.plan(kernel, analysis.analyse(kernel), Wish(policy), target).plan.slots
+
+
+def slots_in(name, kernel):
+    """Slots of a module that is checked in, by the policy and a target that it was planned for."""
+    entry = MANIFEST[name]
+    return slots_of(kernel, min(entry["targets"]), entry["policy"])
 
 
 def lines_with(path, text):
@@ -67,7 +71,7 @@ def damaged(path, edit):
 def test_a_sample_is_without_a_fault(name, kernels):
     path = GENERATED / f"{name}.py"
     kernel = of(kernels, f"{name}.py")
-    done = emulate.emulate(kernel, path, slots_of(kernel), sanitize="matmul" in name)
+    done = emulate.emulate(kernel, path, slots_in(f"{name}.py", kernel), sanitize="matmul" in name)
     assert done.ok, done.problems()
     assert done.runs >= 5 and done.barriers and done.comparisons and done.lines > 80
     assert 0 < done.worst() < 3e-3
@@ -78,8 +82,7 @@ def test_a_sample_is_without_a_fault(name, kernels):
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_is_without_a_fault(name, kernels):
     kernel = of(kernels, name)
-    target = "sm_90" if name.endswith("_sm_90.py") else "sm_80"
-    done = emulate.emulate(kernel, GENERATED / name, slots_of(kernel, target))
+    done = emulate.emulate(kernel, GENERATED / name, slots_in(name, kernel))
     assert done.ok and done.agreed, done.problems()
 
 
@@ -310,7 +313,7 @@ REST = [pytest.param(m, marks=pytest.mark.long) for m in MODULES if m not in NAM
 def test_the_statement_of_every_access_names_a_tenant_of_its_slot(name, kernels):
     """What marks say of lines is guessed where they change the CUDA: here every guess is right."""
     path, kernel = GENERATED / name, of(kernels, name)
-    slots = slots_of(kernel, "sm_90" if name.endswith("_sm_90.py") else "sm_80")
+    slots = slots_in(name, kernel)
     lowered = lowering.cached_lower(path, "sm_80")
     found = blame.blame(path, lowered.source, slots, lowered.dynamic_bytes, "sm_80")
     accesses = [
