@@ -11,10 +11,9 @@ Tensors
     w     out  [B, H, T, DK]  bfloat16
     u     out  [B, H, T, DV]  bfloat16
 
-Shared storage, policy lean: 37,120 bytes on sm_80
+Shared storage, policy lean: 28,928 bytes on sm_80
        8,192  bfloat16[32, 128]  k_s     load .. scale_k
-                                 w_out   apply_k
-       8,192  bfloat16[32, 128]  v_s     load .. scale_v
+                                 v_s     apply_k .. scale_v
                                  u_out   apply_v
          128  float32[32]        g_s     load .. gate
          128  float32[32]        beta_s  load .. scale_v
@@ -51,13 +50,12 @@ def fused_prepare():
     ):
         with T.Kernel(T.ceildiv(T_, BC), H, B, threads=128) as (c, h, b):
             k_s = T.alloc_shared([BC, DK], io)
-            v_s = T.alloc_shared([BC, DV], io)
             g_s = T.alloc_shared([BC], acc)
             beta_s = T.alloc_shared([BC], acc)
             S = T.alloc_shared([BC, BC], tile)
             P = T.alloc_shared([BC, max(BC, DK, DV)], tile)
-            w_out = k_s  # k_s is dead after scale_k
-            u_out = v_s  # v_s is dead after scale_v
+            v_s = k_s  # k_s is dead after scale_k
+            u_out = k_s  # v_s is dead after scale_v
             k_beta = P  # P is dead after neumann
             v_beta = P  # k_beta is dead after apply_k
             gram = T.alloc_fragment([BC, BC], acc)
@@ -68,12 +66,10 @@ def fused_prepare():
             # load
             if (c + 1) * BC <= T_:
                 T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
-                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
                 T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
                 T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
             else:  # loads outside read 0
                 T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
-                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
                 T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
                 T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
 
@@ -103,9 +99,12 @@ def fused_prepare():
                 k_beta[i, j] = k_s[i, j] * beta_s[i]
 
             # apply k
+            if (c + 1) * BC <= T_:
+                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
+            else:  # loads outside read 0
+                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
             T.gemm(S, k_beta, w_f, clear_accum=True)
-            T.copy(w_f, w_out)
-            T.copy(w_out, w[b, h, c * BC : (c + 1) * BC, :])
+            T.copy(w_f, w[b, h, c * BC : (c + 1) * BC, :])
 
             # scale v
             for i, j in T.Parallel(BC, DV):

@@ -11,16 +11,17 @@ Tensors
     w     out  [B, H, T, DK]  float16
     u     out  [B, H, T, DV]  float16
 
-Shared storage, policy lean: 49,664 bytes on sm_80
-      16,384  float16[64, 128]  k_s     load .. apply_k
-                                v_s     apply_v
+Shared storage, policy lean: 82,432 bytes on sm_80
+      16,384  float16[64, 128]  k_s     load .. scale_k
+                                w_out   apply_k
+      16,384  float16[64, 128]  v_s     load .. scale_v
                                 u_out   apply_v
          256  float32[64]       g_s     load .. gate
-         256  float32[64]       beta_s  load .. apply_v
+         256  float32[64]       beta_s  load .. scale_v
       16,384  float32[64, 64]   S       gate .. apply_v
-      16,384  float32[64, 64]   P       gate .. neumann
-                                k_beta  apply_k
-                                v_beta  apply_v
+      32,768  float32[64, 128]  P       gate .. neumann
+                                k_beta  scale_k .. apply_k
+                                v_beta  scale_v .. apply_v
 
 The compiler's own merging is off: these slots are all that the kernel asks for.
 """
@@ -49,27 +50,30 @@ def fused_prepare():
         u: T.Tensor([B, H, T_, DV], io),
     ):
         with T.Kernel(T.ceildiv(T_, BC), H, B, threads=128) as (c, h, b):
-            k_s = T.alloc_shared([BC, max(DK, 64)], io)
+            k_s = T.alloc_shared([BC, DK], io)
+            v_s = T.alloc_shared([BC, DV], io)
             g_s = T.alloc_shared([BC], acc)
             beta_s = T.alloc_shared([BC], acc)
             S = T.alloc_shared([BC, BC], tile)
-            P = T.alloc_shared([BC, BC], tile)
-            v_s = k_s  # k_s is dead after apply_k
-            u_out = k_s  # v_s is dead after apply_v
+            P = T.alloc_shared([BC, max(BC, DK, DV)], tile)
+            w_out = k_s  # k_s is dead after scale_k
+            u_out = v_s  # v_s is dead after scale_v
             k_beta = P  # P is dead after neumann
             v_beta = P  # k_beta is dead after apply_k
             gram = T.alloc_fragment([BC, BC], acc)
             tmp = T.alloc_fragment([BC, BC], acc)
-            w_f = T.alloc_fragment([BC, 64], acc)
-            u_f = T.alloc_fragment([BC, 64], acc)
+            w_f = T.alloc_fragment([BC, DK], acc)
+            u_f = T.alloc_fragment([BC, DV], acc)
 
             # load
             if (c + 1) * BC <= T_:
                 T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
+                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
                 T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
                 T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
             else:  # loads outside read 0
                 T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
+                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
                 T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
                 T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
 
@@ -85,29 +89,31 @@ def fused_prepare():
 
             # neumann
             for _ in T.serial(6):
-                T.gemm(P, S, tmp, clear_accum=True)
+                T.gemm(P[:, :BC], S, tmp, clear_accum=True)
                 for i, j in T.Parallel(BC, BC):
                     S[i, j] = S[i, j] + tmp[i, j]
-                T.gemm(P, P, tmp, clear_accum=True)
-                T.copy(tmp, P)
+                T.gemm(P[:, :BC], P[:, :BC], tmp, clear_accum=True)
+                T.copy(tmp, P[:, :BC])
 
             # store A
             T.copy(S, A[b, h, c * BC : (c + 1) * BC, :])
 
+            # scale k
+            for i, j in T.Parallel(BC, DK):
+                k_beta[i, j] = k_s[i, j] * beta_s[i]
+
             # apply k
-            for d_ in T.serial(DK // 64):
-                for i, j in T.Parallel(BC, 64):
-                    k_beta[i, j] = k_s[i, d_ * 64 + j] * beta_s[i]
-                T.gemm(S, k_beta, w_f, clear_accum=True)
-                T.copy(w_f, w[b, h, c * BC : (c + 1) * BC, d_ * 64 : (d_ + 1) * 64])
+            T.gemm(S, k_beta, w_f, clear_accum=True)
+            T.copy(w_f, w_out)
+            T.copy(w_out, w[b, h, c * BC : (c + 1) * BC, :])
+
+            # scale v
+            for i, j in T.Parallel(BC, DV):
+                v_beta[i, j] = v_s[i, j] * beta_s[i]
 
             # apply v
-            for d in T.serial(DV // 64):
-                T.copy(v[b, h, c * BC : (c + 1) * BC, d * 64 : (d + 1) * 64], v_s[:, :64])
-                for i, j in T.Parallel(BC, 64):
-                    v_beta[i, j] = v_s[i, j] * beta_s[i]
-                T.gemm(S, v_beta, u_f, clear_accum=True)
-                T.copy(u_f, u_out[:, :64])
-                T.copy(u_out[:, :64], u[b, h, c * BC : (c + 1) * BC, d * 64 : (d + 1) * 64])
+            T.gemm(S, v_beta, u_f, clear_accum=True)
+            T.copy(u_f, u_out)
+            T.copy(u_out, u[b, h, c * BC : (c + 1) * BC, :])
 
     return fused_prepare

@@ -11,9 +11,10 @@ Tensors
     w     out  [B, H, T, DK]  float16
     u     out  [B, H, T, DV]  float16
 
-Shared storage, policy lean: 66,048 bytes on sm_90
+Shared storage, policy lean: 82,432 bytes on sm_90
       16,384  float16[64, 128]  k_s     load .. scale_k
-                                v_s     apply_k .. scale_v
+                                w_out   apply_k
+      16,384  float16[64, 128]  v_s     load .. scale_v
                                 u_out   apply_v
          256  float32[64]       g_s     load .. gate
          256  float32[64]       beta_s  load .. scale_v
@@ -50,12 +51,13 @@ def fused_prepare():
     ):
         with T.Kernel(T.ceildiv(T_, BC), H, B, threads=128) as (c, h, b):
             k_s = T.alloc_shared([BC, DK], io)
+            v_s = T.alloc_shared([BC, DV], io)
             g_s = T.alloc_shared([BC], acc)
             beta_s = T.alloc_shared([BC], acc)
             S = T.alloc_shared([BC, BC], tile)
             P = T.alloc_shared([BC, max(BC, DK, DV)], tile)
-            v_s = k_s  # k_s is dead after scale_k
-            u_out = k_s  # v_s is dead after scale_v
+            w_out = k_s  # k_s is dead after scale_k
+            u_out = v_s  # v_s is dead after scale_v
             k_beta = P  # P is dead after neumann
             v_beta = P  # k_beta is dead after apply_k
             gram = T.alloc_fragment([BC, BC], acc)
@@ -66,10 +68,12 @@ def fused_prepare():
             # load
             if (c + 1) * BC <= T_:
                 T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
+                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
                 T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
                 T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
             else:  # loads outside read 0
                 T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
+                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
                 T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
                 T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
 
@@ -99,12 +103,9 @@ def fused_prepare():
                 k_beta[i, j] = k_s[i, j] * beta_s[i]
 
             # apply k
-            if (c + 1) * BC <= T_:
-                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
-            else:  # loads outside read 0
-                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
             T.gemm(S, k_beta, w_f, clear_accum=True)
-            T.copy(w_f, w[b, h, c * BC : (c + 1) * BC, :])
+            T.copy(w_f, w_out)
+            T.copy(w_out, w[b, h, c * BC : (c + 1) * BC, :])
 
             # scale v
             for i, j in T.Parallel(BC, DV):

@@ -11,7 +11,7 @@ Tensors
     w     out  [B, H, T, DK]  float32
     u     out  [B, H, T, DV]  float32
 
-Shared storage, policy lean: 66,048 bytes on sm_80, 66,560 bytes on sm_90
+Shared storage, policy lean: 66,048 bytes on sm_80
       32,768  float32[64, 128]  k_s     load .. scale_k
                                 k_beta  scale_k .. apply_k
                                 w_out   apply_k
