@@ -147,9 +147,9 @@ def shifted_rms_norm(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, t
     return {"y": d / (d.square().mean(-1, keepdim=True) + 1e-6).sqrt()}
 
 
-@reference(needs="x scale chunks?", gives="y", dims="BC")
+@reference(needs="x chunks?", gives="y", dims="BC")
 def chunk_cumsum(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """y[b, t, h] = scale * sum of x[b, s, h] over the rows s <= t of t's own chunk; x, y [B, T, H].
+    """y[b, t, h] = sum of x[b, s, h] over the rows s <= t of t's own chunk; x and y are [B, T, H].
 
     A chunk is BC rows, or, where chunks [NC, 2] is given, the rows from chunks[c, 0] on that lie
     before chunks[c, 1], BC at most.
@@ -159,8 +159,8 @@ def chunk_cumsum(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch
     x = tensors["x"]
     y = torch.full_like(x, torch.nan)
     for rows in _chunks(tensors.get("chunks"), int(values["BC"]), x.shape[1]):
-        y[:, rows] = x[:, rows].cumsum(1) * float(tensors["scale"])
-    return {"y": y}
+        y[:, rows] = x[:, rows].cumsum(1)
+    return {"y": y / math.log(2) if values.get("base", "e") == "two" else y}
 
 
 @reference(needs="x", gives="y")

@@ -101,8 +101,10 @@ class Call:
     def pieces(self, name: str, rows: int) -> torch.Tensor:
         """int32 [n, 2]: the first row of each piece of an argument's parts, and where its part ends.
 
-        A piece has `rows` rows, the last of a part fewer. n is an upper bound that needs no look at
-        the numbers, so what is left over starts where all ends. Without rows where it isn't given.
+        A piece has `rows` rows, the last of a part fewer. The pieces of part p, which starts at row
+        s, stand one behind the other from s // rows + p on, which leaves all others' places free; n is
+        total // rows + parts. Places that no piece has start and end where all ends. Without rows
+        where the argument isn't given.
         """
         if name not in self.given:
             return self.new((0, 2), "int32")
@@ -201,14 +203,13 @@ class Call:
 def _pieces(ends: torch.Tensor, rows: int, total: int) -> torch.Tensor:
     """The table of `Call.pieces`; ends [parts + 1] ascend from 0 to `total`. Nothing waits for a GPU."""
     ends = ends.long()
-    counts = (ends.diff() + rows - 1) // rows
-    behind = counts.cumsum(0)
-    each = torch.arange(total // rows + len(counts), device=ends.device)
-    part = torch.searchsorted(behind, each, right=True)
-    here = part.clamp(max=len(counts) - 1)
-    first = ends[here] + (each - (behind - counts)[here]) * rows
-    table = torch.stack([first, ends[here + 1]], 1)
-    return torch.where((part < len(counts))[:, None], table, total).int()
+    parts = len(ends) - 1
+    slots = ends[:-1] // rows + torch.arange(parts, device=ends.device)  # ascend by 1 at least
+    each = torch.arange(total // rows + parts, device=ends.device)
+    part = torch.searchsorted(slots, each, right=True) - 1
+    first = ends[part] + (each - slots[part]) * rows
+    table = torch.stack([first, ends[part + 1]], 1)
+    return torch.where((first < ends[part + 1])[:, None], table, total).int()
 
 
 _MEMORY: dict[tuple, tuple[weakref.ref, int, Any]] = {}

@@ -48,7 +48,8 @@ def main() -> None:
         for (m, t), bytes_, count in pool.map(asked, missing):
             known.setdefault(keys[m], {})[t] = bytes_
             if count and manifest[m]["policy"] == "lean":
-                registers.setdefault(manifest[m]["variant"], {})[t] = count
+                # Kept once known: a plan made for other registers may take others again.
+                registers.setdefault(manifest[m]["variant"], {}).setdefault(t, count)
     write.replace(RECORD, json.dumps(known, indent=0, sort_keys=True) + "\n")
     write.replace(REGISTERS, json.dumps(registers, indent=1, sort_keys=True) + "\n")
     print(f"{len(jobs)} lowerings known, {len(missing)} of them new")
