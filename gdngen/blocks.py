@@ -29,7 +29,9 @@ def block_of(kernel: Kernel, mixed: bool = False) -> Block:
 
     def held(name: str, unit: int) -> int | None:
         """The number of the value of a buffer that a unit touches."""
-        return next((i for i, (b, us) in enumerate(values) if b.name == name and us >> unit & 1), None)
+        return next(
+            (i for i, (b, us) in enumerate(values) if b.name == name and us >> unit & 1), None
+        )
 
     def inplace(unit: int) -> tuple[tuple[int, int], ...]:
         pairs = packing.inplace_pairs(body[unit], kernel)
@@ -47,7 +49,8 @@ def block_of(kernel: Kernel, mixed: bool = False) -> Block:
     units = range(len(body))
     block = Block(
         before=tuple(
-            _mask(i for i in range(u) if writes[i] & touches[u] or writes[u] & touches[i]) for u in units
+            _mask(i for i in range(u) if writes[i] & touches[u] or writes[u] & touches[i])
+            for u in units
         ),
         users=tuple(users for _, users in values),
         kind=tuple(kinds.get(b.name, -1) for b, _ in values),
@@ -62,7 +65,8 @@ def block_of(kernel: Kernel, mixed: bool = False) -> Block:
 
 def _values(name: str, body: tuple[Statement, ...], found: Analysis) -> list[int]:
     """Units that touch a buffer, by the value that they find or leave in it: a unit before which it
-    holds nothing starts another. No legal order changes that, as it writes what the others touch."""
+    holds nothing starts another. No legal order changes that, as it writes what the others touch.
+    """
     out: list[int] = []
     for unit, s in enumerate(body):
         if name in touched(s):
@@ -85,7 +89,9 @@ def _mask(units) -> int:
     return out
 
 
-def _peaks(s: Statement, kernel: Kernel, found: Analysis, kinds: Mapping[str, int], count: int) -> list[int]:
+def _peaks(
+    s: Statement, kernel: Kernel, found: Analysis, kinds: Mapping[str, int], count: int
+) -> list[int]:
     """The most bytes of each class, of those that a loop or branch touches, live at a statement in it."""
     peaks, own = [0] * count, frozenset(touched(s)) & kinds.keys()
     if isinstance(s, Leaf):

@@ -14,7 +14,9 @@ def manifest(root: Path = GENERATED) -> dict[str, dict]:
     return json.loads((root / "manifest.json").read_text())
 
 
-def entries(spec: str, policy: str | None, target: str | None, values: dict, root: Path = GENERATED):
+def entries(
+    spec: str, policy: str | None, target: str | None, values: dict, root: Path = GENERATED
+):
     """Paths of the kernels that fit, and of all kernels of the spec."""
     of_spec = [p for p in manifest(root) if p.rpartition("/")[0] in (spec, f"examples/{spec}")]
     fitting = [
@@ -31,11 +33,15 @@ def find(spec: str, policy: str | None, target: str | None, values: dict, root: 
     """The `@tilelang.jit` factory of the one kernel that fits; LookupError otherwise."""
     fitting, of_spec = entries(spec, policy, target, values, root)
     if len(fitting) > 1 and policy is None:  # the default policy's, where others are kept beside it
-        named = [p for p in fitting if not p.removesuffix(".py").endswith(manifest(root)[p]["policy"])]
+        named = [
+            p for p in fitting if not p.removesuffix(".py").endswith(manifest(root)[p]["policy"])
+        ]
         fitting = named or fitting
     if len(fitting) != 1:
         asked = ", ".join(f"{k}={v}" for k, v in values.items()) or "anything"
-        listed = "\n  ".join(fitting or of_spec or sorted({p.rpartition("/")[0] for p in manifest(root)}))
+        listed = "\n  ".join(
+            fitting or of_spec or sorted({p.rpartition("/")[0] for p in manifest(root)})
+        )
         what = f"{len(fitting)} kernels of" if fitting else "no kernel of" if of_spec else "no spec"
         raise LookupError(f"{what} '{spec}' with {asked}; there is:\n  {listed}")
     return load(root / fitting[0], manifest(root)[fitting[0]]["kernel"])

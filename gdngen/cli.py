@@ -41,14 +41,17 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="gdngen", description="Specs of Gated DeltaNet kernels -> planned, checked TileLang source."
+        prog="gdngen",
+        description="Specs of Gated DeltaNet kernels -> planned, checked TileLang source.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, run, text: str, specs: str = "*") -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=text)
         made.set_defaults(run=run)
-        made.add_argument("specs", nargs=specs, type=Path, metavar="SPEC", help="default: all of specs/")
+        made.add_argument(
+            "specs", nargs=specs, type=Path, metavar="SPEC", help="default: all of specs/"
+        )
         made.add_argument(
             "--set", action="append", default=[], metavar="NAME=VALUE", type=_setting,
             help="pick the variants with this dim, dtype or option, or make one that the spec doesn't list",
@@ -62,37 +65,59 @@ def _parser() -> argparse.ArgumentParser:
             help="what lean puts right after fitting the device: blocks per SM, or the fewest bytes",
         )  # fmt: skip
         made.add_argument(
-            "--allow-reload", action="store_true", help="lean may read a tile from memory a second time"
+            "--allow-reload",
+            action="store_true",
+            help="lean may read a tile from memory a second time",
         )
         return made
 
     made = command("render", _render, "write the kernels of specs into generated/")
     made.add_argument("-o", metavar="DIR", dest="out", help="write there instead; - prints")
-    made.add_argument("--target", action="append", default=[], help="plan for this target, not the spec's")
-    made.add_argument("--device", type=str, help="plan for this device, and refuse what doesn't fit it")
+    made.add_argument(
+        "--target", action="append", default=[], help="plan for this target, not the spec's"
+    )
+    made.add_argument(
+        "--device", type=str, help="plan for this device, and refuse what doesn't fit it"
+    )
 
     made = command("plan", _plan, "show who shares storage, in how many bytes")
     made.add_argument("--device", type=str, help=f"one of: {' '.join(devices())}")
-    made.add_argument("--target", action="append", default=[], help="plan for this target, not the spec's")
+    made.add_argument(
+        "--target", action="append", default=[], help="plan for this target, not the spec's"
+    )
     made.add_argument("--json", action="store_true", help="the same as data")
 
-    made.add_argument("--all-devices", action="store_true", help="blocks per SM on every known device")
+    made.add_argument(
+        "--all-devices", action="store_true", help="blocks per SM on every known device"
+    )
     made.add_argument(
         "--compare-compiler", action="store_true",
         help="beside the compiler's own merging, default and (lowered here, slow) aggressive",
     )  # fmt: skip
-    made.add_argument("--no-lower", action="store_true", help="with it: leave the aggressive column out")
     made.add_argument(
-        "--diff", nargs=2, choices=planning.POLICIES, metavar="POLICY", help="what the second does that the first doesn't"
+        "--no-lower", action="store_true", help="with it: leave the aggressive column out"
+    )
+    made.add_argument(
+        "--diff",
+        nargs=2,
+        choices=planning.POLICIES,
+        metavar="POLICY",
+        help="what the second does that the first doesn't",
     )
 
     made = command("check", _check, "is generated/ what the specs render? shows the difference")
     made.add_argument("-o", metavar="DIR", dest="out", help="look there instead of generated/")
-    made.add_argument("--full", action="store_true", help="render everything, whatever was remembered")
+    made.add_argument(
+        "--full", action="store_true", help="render everything, whatever was remembered"
+    )
 
-    made = command("verify", _verify, "run the kernels, compare with the right answer and the planned bytes")
+    made = command(
+        "verify", _verify, "run the kernels, compare with the right answer and the planned bytes"
+    )
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    made.add_argument("--target", action="append", default=[], help="lower for this target, not the spec's")
+    made.add_argument(
+        "--target", action="append", default=[], help="lower for this target, not the spec's"
+    )
     made.add_argument(
         "--judge-only", action="store_true",
         help="replay the plans on the storage they name, and no more: needs neither torch nor tilelang",
@@ -103,7 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument("--json", action="store_true", help="the same as data")
 
-    made = command("mutate", _mutate, "delete each barrier of the emulated CUDA in turn: is it missed?")
+    made = command(
+        "mutate", _mutate, "delete each barrier of the emulated CUDA in turn: is it missed?"
+    )
     made.add_argument("--json", action="store_true", help="the same as data")
 
     made = command("bench", _bench, "time kernels on a GPU, beside others and the memory floor")
@@ -112,7 +139,9 @@ def _parser() -> argparse.ArgumentParser:
         help="runtime sizes, usual ones for those left out; several are timed one after the other",
     )  # fmt: skip
     made.add_argument(
-        "--peers", default="all", help="a list such as fla,flashqla,neumann; all or none (default: all)"
+        "--peers",
+        default="all",
+        help="a list such as fla,flashqla,neumann; all or none (default: all)",
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="write the same as data")
     made.add_argument("--svg", type=Path, metavar="FILE", help="write a bar chart")
@@ -141,7 +170,9 @@ def _specs(options) -> list[Path]:
         raise GdngenError("error: no spec given, and there is no specs/*.yaml here")
     for path in found:
         if path.is_dir():
-            raise GdngenError(f"error: {path} is a folder\n  help: name a spec, say {path}/prepare.yaml")
+            raise GdngenError(
+                f"error: {path} is a folder\n  help: name a spec, say {path}/prepare.yaml"
+            )
     return found
 
 
@@ -199,7 +230,9 @@ def _pipelines(options) -> dict[str, str]:
     return dict(driver.pipeline(p) for p in _specs(options) if driver.is_pipeline(p))
 
 
-def _tree(root: Path, found: list[Module], functions: dict[str, str], everything: bool) -> dict[str, str]:
+def _tree(
+    root: Path, found: list[Module], functions: dict[str, str], everything: bool
+) -> dict[str, str]:
     """All files of the output folder that these modules determine."""
     files = {m.path: m.text for m in found} | driver.package_files(found) | functions
     entries = {m.path: driver.entry(m) for m in found}
@@ -231,7 +264,11 @@ def _render(options) -> int:
         return 0
     root = _home(options)
     files = _tree(root, found, _pipelines(options), everything)
-    folders = [""] if everything else [] if settings else sorted({m.path.rpartition("/")[0] for m in found})
+    folders = (
+        [""]
+        if everything
+        else [] if settings else sorted({m.path.rpartition("/")[0] for m in found})
+    )
     done = write.apply(root, write.changes(root, files, folders), files)
     for change in done:
         print(f"{'deleted' if change.kind == 'orphan' else 'wrote'} {change.path}")
@@ -264,7 +301,11 @@ def _check(options) -> int:
     found = driver.formatted([m for one in loaded for m in driver.modules(one, _wish(options))])
     everything = not options.specs and not options.set
     files = _tree(root, found, _pipelines(options), everything)
-    folders = [""] if everything else [] if options.set else sorted({m.path.rpartition("/")[0] for m in found})
+    folders = (
+        [""]
+        if everything
+        else [] if options.set else sorted({m.path.rpartition("/")[0] for m in found})
+    )
     wrong = write.changes(root, files, folders)
     for change in wrong:
         print(f"{change.kind}: {change.path}\n{change.diff}", end="" if change.diff else "\n")
@@ -361,7 +402,15 @@ def _diff(options, loaded: list[Loaded], wish: planning.Wish) -> int:
 
 
 def _print_plan(options, rows: list[dict]) -> None:
-    headings = ["variant", "target", *planning.POLICIES, "asked", "lower bound", "fits", "blocks/SM"]
+    headings = [
+        "variant",
+        "target",
+        *planning.POLICIES,
+        "asked",
+        "lower bound",
+        "fits",
+        "blocks/SM",
+    ]
     limits = sorted({f"{r['device']} {r['limit']:,}" for r in rows})
     body = []
     for r in rows:
@@ -369,9 +418,13 @@ def _print_plan(options, rows: list[dict]) -> None:
         asked = f"{r['asked']:,}" + ("*" if r["compiler_merging"] == "on" else " ")
         fits = "yes" if r["fits"] else "no"
         blocks = str(r["blocks_per_sm"])
-        body.append([r["variant"], r["target"], *storage, asked, f"{r['lower_bound']:,}", fits, blocks])
+        body.append(
+            [r["variant"], r["target"], *storage, asked, f"{r['lower_bound']:,}", fits, blocks]
+        )
     print(tables.table(headings, body, left=2))
-    print(f"\nBytes of shared memory a block; asked under --policy {options.policy}. Limits: {', '.join(limits)}.")
+    print(
+        f"\nBytes of shared memory a block; asked under --policy {options.policy}. Limits: {', '.join(limits)}."
+    )
     if any(r["compiler_merging"] == "on" for r in rows):
         print("* the compiler's own merging stays on: it asks for less than the slots would")
     for line in tables.sentences(rows):

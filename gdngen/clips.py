@@ -52,8 +52,12 @@ def _shortened(cx: Context, source: Source, scope: Scope) -> Source:
     for axis, (i, side) in enumerate(zip(parts, owner.shape)):
         if _ends_early(i):
             stop, end = _ends(cx, source.of(i.upper), i, scope)
-            upper = stop if ast.dump(end) == ast.dump(side) else ast.Call(i.upper.func, [stop, end], [])
-            parts[axis] = ast.copy_location(ast.Slice(i.lower, ast.copy_location(upper, i.upper)), i)
+            upper = (
+                stop if ast.dump(end) == ast.dump(side) else ast.Call(i.upper.func, [stop, end], [])
+            )
+            parts[axis] = ast.copy_location(
+                ast.Slice(i.lower, ast.copy_location(upper, i.upper)), i
+            )
     inside = ast.Tuple(parts, ast.Load()) if len(parts) > 1 else parts[0]
     return replace(source, node=ast.copy_location(ast.Subscript(node.value, inside), node))
 
@@ -74,12 +78,16 @@ def _map(cx: Context, s: Statement, scope: Scope) -> Statement:
     source, target = s["source"], s["target"]
     load = _clipped(source.node)
     if load == _clipped(target.node):
-        raise cx.fail(target.where(), "a copy between two ranges that end early", "use a tile between")
+        raise cx.fail(
+            target.where(), "a copy between two ranges that end early", "use a tile between"
+        )
     part, whole = (source, target) if load else (target, source)
     at = ast.copy_location
     spans = [i for i in indices(part.node) if isinstance(i, ast.Slice)]
     names = _names(cx, scope, len(spans))
-    sizes = [_size(cx, part, axis, i, scope) for axis, i in enumerate(indices(part.node)) if i in spans]
+    sizes = [
+        _size(cx, part, axis, i, scope) for axis, i in enumerate(indices(part.node)) if i in spans
+    ]
     _check_tile(cx, whole, sizes, scope)
     index, ends, free = [], [], iter(names)
     for i in indices(part.node):
@@ -137,7 +145,9 @@ def _check_tile(cx: Context, source: Source, sizes: list[int], scope: Scope) -> 
     tile = regions.region(cx, source, scope)
     if tile.name in cx.tensors or tile.shape != tuple(sizes):
         what = f"a copy between {regions.shown(tuple(sizes))} of a tensor and {regions.shown(tile.shape)}"
-        raise cx.fail(source.where(), what, "a range that ends early goes to or from a tile of its shape")
+        raise cx.fail(
+            source.where(), what, "a range that ends early goes to or from a tile of its shape"
+        )
 
 
 def _texts(cx: Context, source: Source, sizes: list[int]) -> list[ast.expr]:

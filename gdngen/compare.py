@@ -52,7 +52,9 @@ class _Texts:
     order: str
 
 
-def rows(variants: Iterable[Checked], wish: Wish, targets: Iterable[str], lower: bool, folder: Path) -> list[Row]:
+def rows(
+    variants: Iterable[Checked], wish: Wish, targets: Iterable[str], lower: bool, folder: Path
+) -> list[Row]:
     """One row a variant and target; `lower` asks the compiler for its aggressive merging too."""
     made = [_texts(v, wish, t) for v in variants for t in (list(targets) or v.kernel.targets)]
     if not lower:

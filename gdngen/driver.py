@@ -113,7 +113,8 @@ def module_names(v: Checked, groups: tuple[Planned, ...], wish: Wish) -> list[st
     policy = wished(v, wish).policy
     base = v.kernel.module + (f"_{policy}" if policy != planning.DEFAULT else "")
     return [
-        base if i == 0 else "_".join([base, *(p.target for p in g.plans)]) for i, g in enumerate(groups)
+        base if i == 0 else "_".join([base, *(p.target for p in g.plans)])
+        for i, g in enumerate(groups)
     ]
 
 

@@ -143,7 +143,11 @@ def _inside_if(load: Copy, kernel: Kernel) -> dict[str, ast.expr]:
             continue
         extent = expr.constant(expr.linear(side, values))
         low, high = expr.interval(at, values, ranges)
-        if extent is not None and low >= 0 and high + (part.size if isinstance(part, Span) else 1) <= extent:
+        if (
+            extent is not None
+            and low >= 0
+            and high + (part.size if isinstance(part, Span) else 1) <= extent
+        ):
             continue
         if low < 0:
             return {}

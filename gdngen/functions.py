@@ -51,7 +51,9 @@ def _view(f: Function, pipeline: Pipeline) -> dict:
         "made": [_made(m, write) for m in f.tensors],
         "groups": [
             (when, [_step(s, write) for s in steps])
-            for when, steps in itertools.groupby(f.steps, lambda s: write(s.when, test=True) if s.when else "")
+            for when, steps in itertools.groupby(
+                f.steps, lambda s: write(s.when, test=True) if s.when else ""
+            )
         ],
         "returns": ", ".join(_returned(r.text, f, write) for r in f.returns),
         "keep": [k.text for k in f.keep],
@@ -78,7 +80,9 @@ def _tests(f: Function) -> set[str]:
     """Names that stand alone as a condition."""
     found = [s.when.node for s in (*f.tensors, *f.steps) if s.when]
     for s in _expressions(f):
-        found += [n.args[0] for n in ast.walk(s.node) if isinstance(n, ast.Call) and n.func.id == "where"]
+        found += [
+            n.args[0] for n in ast.walk(s.node) if isinstance(n, ast.Call) and n.func.id == "where"
+        ]
     return {n.id for n in found if isinstance(n, ast.Name)}
 
 
@@ -117,15 +121,14 @@ def _bind(a: Argument) -> str:
 def _value(v: Value, f: Function, write: "_Writer") -> str:
     if not v.fits:
         return write(v.of[0])
-    fits = [
-        f"call.fits({_variant(_step(s, write))})" for s in f.steps if s.kernel.text == v.fits
-    ]
+    fits = [f"call.fits({_variant(_step(s, write))})" for s in f.steps if s.kernel.text == v.fits]
     ways = ", ".join(map(write, v.of))
     return f"next(({v.name} for {v.name} in ({ways},) if {' and '.join(fits)}), {write(v.of[0])})"
 
 
 def _variant(step: dict) -> str:
     """What picks a variant, as `Call.launch` and `Call.fits` take it."""
+
     def values(pairs) -> str:
         return f"dict({', '.join(f'{k}={v}' for k, v in pairs)})"
 

@@ -263,7 +263,9 @@ def _inverse(packed: torch.Tensor, block: int) -> torch.Tensor:
 
     eye = torch.eye(block, dtype=torch.float64)
     systems = packed.view(-1, block, block).tril(-1) + eye
-    found = torch.linalg.solve_triangular(systems, eye.expand_as(systems), upper=False, unitriangular=True)
+    found = torch.linalg.solve_triangular(
+        systems, eye.expand_as(systems), upper=False, unitriangular=True
+    )
     return torch.block_diag(*found)
 
 

@@ -105,7 +105,10 @@ def _tightest(candidates: list[Candidate], wish: Wish) -> Lean:
         if best and (c.least.bytes, len(c.changes)) >= (best.proof.bytes, best.departures):
             continue
         made = _made(c, orders.fewest_moves(c.block, c.least.bytes) or c.least, wish)
-        if best is None or (made.proof.bytes, made.departures) < (best.proof.bytes, best.departures):
+        if best is None or (made.proof.bytes, made.departures) < (
+            best.proof.bytes,
+            best.departures,
+        ):
             best = made
     return best
 
@@ -157,7 +160,11 @@ def _made(c: Candidate, best: Best, wish: Wish) -> Lean:
 def _proven(made: Lean, candidates: list[Candidate]) -> Lean:
     """The plan with its proof over all candidates: the least storage of any, and the states seen."""
     best = candidates[0]
-    live = best.least if best.block.classes == 1 else orders.least(blocks.block_of(best.kernel, mixed=True))
+    live = (
+        best.least
+        if best.block.classes == 1
+        else orders.least(blocks.block_of(best.kernel, mixed=True))
+    )
     outside = sum(b.bytes for b in best.kernel.shared() if b.name in analyse(best.kernel).private)
     proof = replace(
         made.proof,
@@ -175,7 +182,9 @@ def _in_place(kernel: Kernel, slots: tuple[Slot, ...], found: Analysis) -> Itera
     for leaf in found.order:
         for source, target in packing.inplace_pairs(leaf, kernel):
             if home[source] == home[target] and {source, target} <= found.live[leaf.id]:
-                yield Change("in place", f"{target} is computed in place of {source}", (source, target))
+                yield Change(
+                    "in place", f"{target} is computed in place of {source}", (source, target)
+                )
 
 
 # -- orders of one program -------------------------------------------------------------------------
@@ -189,7 +198,12 @@ def _moved(before: Kernel, after: Kernel, unit: int) -> Change:
     body = after.statements()
     place = body.index(now)
     ahead = f"before line {body[place + 1].where.line}" if place + 1 < len(body) else "to the end"
-    return Change("moved", f"{what} (line {s.where.line}) moved from '{s.stage}' to '{now.stage}', {ahead}", names, s.id)
+    return Change(
+        "moved",
+        f"{what} (line {s.where.line}) moved from '{s.stage}' to '{now.stage}', {ahead}",
+        names,
+        s.id,
+    )
 
 
 def _what(s: Statement) -> str:
@@ -210,7 +224,12 @@ def _stage_out(made: Lean) -> Lean:
     are not. Only where it costs no bytes."""
     for store in [s for s in made.kernel.leaves() if isinstance(s, Copy)]:
         fragment, tensor = made.kernel.buffer(store.src.name), made.kernel.tensor(store.dst.name)
-        if fragment is None or tensor is None or fragment.scope != "fragment" or not store.src.whole:
+        if (
+            fragment is None
+            or tensor is None
+            or fragment.scope != "fragment"
+            or not store.src.whole
+        ):
             continue
         if store.dst.shape != fragment.shape or len(fragment.shape) != 2:
             continue
@@ -236,7 +255,9 @@ def _through_idle(made: Lean, kernel: Kernel, store: Copy) -> Lean | None:
         where = f"{store.dst.name} leaves through {slot.name}, idle by then"
         change = Change("staged", where, (tile,))
         slots = tuple(host if s is slot else s for s in made.slots)
-        return replace(made, kernel=program, found=found, slots=slots, changes=made.changes + (change,))
+        return replace(
+            made, kernel=program, found=found, slots=slots, changes=made.changes + (change,)
+        )
     return None
 
 

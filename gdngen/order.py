@@ -114,13 +114,13 @@ class _Costs:
 
     def free(self, done: int, unit: int) -> bool:
         """Whether a unit brings nothing new to life: then running it at once is never worse."""
-        return all(self.block.users[b] & done for b in self.touched[unit]) and not any(self.block.inside[unit])
+        return all(self.block.users[b] & done for b in self.touched[unit]) and not any(
+            self.block.inside[unit]
+        )
 
 
 def ready(block: Block, done: int) -> list[int]:
-    return [
-        u for u, before in enumerate(block.before) if not done >> u & 1 and not before & ~done
-    ]
+    return [u for u, before in enumerate(block.before) if not done >> u & 1 and not before & ~done]
 
 
 def least(block: Block, limit: int = 100_000) -> Best | None:
@@ -139,7 +139,9 @@ def least(block: Block, limit: int = 100_000) -> Best | None:
     return found and Best(found.order, found.peaks, max(1, states), proven)
 
 
-def _search(block: Block, costs: "_Costs", ceiling: int, limit: int) -> tuple[Best | None, int, bool]:
+def _search(
+    block: Block, costs: "_Costs", ceiling: int, limit: int
+) -> tuple[Best | None, int, bool]:
     """The best order with a sum of peaks of at most `ceiling`, the ideals met, and whether all were."""
     n = len(block.before)
     level: dict[int, list[tuple[Vector, tuple, int]]] = {0: [(tuple(block.fixed), (), 0)]}
@@ -230,10 +232,14 @@ def fewest_moves(block: Block, ceiling: int, limit: int = 30_000) -> Best | None
     return None
 
 
-def _with_moves(block: Block, costs: "_Costs", ceiling: int, most: int, limit: int) -> tuple[Best | None, int]:
+def _with_moves(
+    block: Block, costs: "_Costs", ceiling: int, most: int, limit: int
+) -> tuple[Best | None, int]:
     """The best order with at most `most` moves, and the steps taken."""
     n, steps = len(block.before), 0
-    level: dict[tuple[int, int], list[tuple[Vector, tuple, int]]] = {(0, -1): [(tuple(block.fixed), (), 0)]}
+    level: dict[tuple[int, int], list[tuple[Vector, tuple, int]]] = {
+        (0, -1): [(tuple(block.fixed), (), 0)]
+    }
     for _ in range(n):
         following: dict[tuple[int, int], list[tuple[Vector, tuple, int]]] = {}
         for (done, last), labels in level.items():
@@ -248,9 +254,14 @@ def _with_moves(block: Block, costs: "_Costs", ceiling: int, most: int, limit: i
                         continue
                     after = done | 1 << unit
                     if unit > last:
-                        _keep_moves(following.setdefault((after, unit), []), (joined, (path, unit), moved))
+                        _keep_moves(
+                            following.setdefault((after, unit), []), (joined, (path, unit), moved)
+                        )
                     if moved < most:
-                        _keep_moves(following.setdefault((after, last), []), (joined, (path, unit), moved + 1))
+                        _keep_moves(
+                            following.setdefault((after, last), []),
+                            (joined, (path, unit), moved + 1),
+                        )
         level = following
         if steps > limit:
             return None, steps
@@ -286,7 +297,9 @@ def _keep_moves(labels: list, new: tuple) -> None:
         if old[2] <= new[2] and all(a <= b for a, b in zip(old[0], new[0])):
             return
     labels[:] = [
-        old for old in labels if not (new[2] <= old[2] and all(a <= b for a, b in zip(new[0], old[0])))
+        old
+        for old in labels
+        if not (new[2] <= old[2] and all(a <= b for a, b in zip(new[0], old[0])))
     ]
     labels.append(new)
 

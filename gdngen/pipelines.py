@@ -183,7 +183,9 @@ class _Reader(Reader):
         made = tuple(self.made(node, known, splits))
         everything = {a.name for a in arguments} | {m.name for m in made}
         self.unique([*arguments, *made], known - {a.name for a in arguments})
-        steps = tuple(self.step(n, known, everything) for n in self.items(node.get("steps"), "steps"))
+        steps = tuple(
+            self.step(n, known, everything) for n in self.items(node.get("steps"), "steps")
+        )
         for v in values:
             if v.fits and v.fits not in {s.kernel.text for s in steps}:
                 self.error(key.where, f"no step runs '{v.fits}', which '{v.name}' should fit")
@@ -208,7 +210,9 @@ class _Reader(Reader):
         of = [self.expr(i, "a value") for i in self.items(own.get("of"), "a list of values")]
         fits = self.scalar(own.get("fits"), "a kernel")
         if not of or fits is None:
-            self.error(item.where, "a value of several says which fits", "{of: [64, 32], fits: forward}")
+            self.error(
+                item.where, "a value of several says which fits", "{of: [64, 32], fits: forward}"
+            )
             return None
         good = all(s and self.sizes(s, known) for s in of)
         return Value(name.text, tuple(of), fits.text) if good else None
@@ -283,7 +287,9 @@ class _Reader(Reader):
     def checks(self, node: Mapping, known: set[str]):
         for item in self.items(node.get("checks"), "checks") if node.get("checks") else ():
             own = self.keys(self.mapping(item, "a check"), "check")
-            that, otherwise = self.expr(own.get("that"), "that"), self.scalar(own.get("else"), "else")
+            that, otherwise = self.expr(own.get("that"), "that"), self.scalar(
+                own.get("else"), "else"
+            )
             if that is None or otherwise is None:
                 self.error(item.where, "a check is a condition and what is wrong else", "else: ...")
             elif self.sizes(that, known) and self.message(otherwise, known):
@@ -325,7 +331,9 @@ class _Reader(Reader):
         return Step(kernel or Scalar("", node.where), when, values, tuple(choose), tuple(given))
 
     def pairs(self, node: Mapping, words: set[str]) -> tuple[tuple[str, Source], ...]:
-        found = [(k.text, self.expr(v, "a value")) for k, v in node.entries if self.name(k, "value")]
+        found = [
+            (k.text, self.expr(v, "a value")) for k, v in node.entries if self.name(k, "value")
+        ]
         return tuple((k, s) for k, s in found if s and self.sizes(s, words, options=True))
 
     def tensor_names(self, node: Mapping, key: str, known: set[str]) -> tuple[Scalar, ...]:
@@ -348,7 +356,11 @@ class _Reader(Reader):
             if isinstance(n, ast.Call) and n.func.id not in CALLABLE and n.func.id in FUNCTIONS:
                 self.error(source.where(n), f"'{n.func.id}' has no place in a size", f"{CALLABLE}")
                 return False
-            if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id in views:
+            if (
+                isinstance(n, ast.Subscript)
+                and isinstance(n.value, ast.Name)
+                and n.value.id in views
+            ):
                 continue
             if isinstance(n, (ast.Subscript, ast.MatMult, ast.Attribute)):
                 self.error(source.where(n), "an expression of sizes and flags is meant here")
@@ -359,6 +371,10 @@ class _Reader(Reader):
         for n in names(source.node):
             if n.id not in known:
                 near = did_you_mean(n.id, known)
-                self.error(source.where(n), f"unknown name '{n.id[:40]}'{near}", "sizes: " + " ".join(sorted(known)))
+                self.error(
+                    source.where(n),
+                    f"unknown name '{n.id[:40]}'{near}",
+                    "sizes: " + " ".join(sorted(known)),
+                )
                 return False
         return True

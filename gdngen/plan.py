@@ -89,12 +89,16 @@ def plan(kernel: Kernel, found: Analysis, wish: Wish, target: str) -> Planned:
             count = min(count, on.sm_registers // (kernel.resident * kernel.threads) // 8 * 8)
         made = lean.plan(kernel, lean.Wish(target, on, wish.objective, wish.allow_reload, count))
         plan = realise(made.kernel, made.found, made.slots, wish.policy, target)
-        return Planned(made.kernel, made.found, (replace(plan, changes=made.changes, proof=made.proof),))
+        return Planned(
+            made.kernel, made.found, (replace(plan, changes=made.changes, proof=made.proof),)
+        )
     slots = _POLICY[wish.policy](kernel, found)
     return Planned(kernel, found, (realise(kernel, found, slots, wish.policy, target),))
 
 
-def realise(kernel: Kernel, found: Analysis, slots: tuple[Slot, ...], policy: str, target: str) -> Plan:
+def realise(
+    kernel: Kernel, found: Analysis, slots: tuple[Slot, ...], policy: str, target: str
+) -> Plan:
     """What these slots cost on a target, by the rules of TileLang's compiler."""
     own, merging = storage.layouts(kernel, slots, target)
     bound, _ = found.peak({b.name: b.bytes for b in kernel.shared()})
@@ -111,7 +115,9 @@ def _resident(kernel: Kernel, plan: Plan) -> int:
     given up beyond that would buy nothing. NVIDIA only, where a launch bound says so."""
     if kernel.resident == 1 or not plan.target.startswith("sm_"):
         return 1
-    return max(1, min(kernel.resident, device(plan.target).blocks_per_sm(plan.asked, kernel.threads)))
+    return max(
+        1, min(kernel.resident, device(plan.target).blocks_per_sm(plan.asked, kernel.threads))
+    )
 
 
 def _own_slot(b: Buffer) -> Slot:
@@ -129,7 +135,11 @@ def host(kernel: Kernel, buffer: Buffer) -> Buffer | None:
     while at.reuse and at.reuse not in seen:
         seen.add(at.reuse)
         to = kernel.buffer(at.reuse)
-        if to is None or (to.shape, to.dtype, to.scope) != (buffer.shape, buffer.dtype, buffer.scope):
+        if to is None or (to.shape, to.dtype, to.scope) != (
+            buffer.shape,
+            buffer.dtype,
+            buffer.scope,
+        ):
             break
         at = to
     return None if at is buffer else at
@@ -142,7 +152,9 @@ def check_reuse(kernel: Kernel, found: Analysis, report: Report) -> None:
         if b.reuse is None:
             continue
         if b.scope != "shared":
-            report.error(b.reuse_where, f"'{b.name}' is a {b.scope}; only shared buffers reuse storage")
+            report.error(
+                b.reuse_where, f"'{b.name}' is a {b.scope}; only shared buffers reuse storage"
+            )
         elif b.reuse == b.name:
             report.error(b.reuse_where, f"'{b.name}' reuses itself")
         elif to := host(kernel, b):
@@ -178,15 +190,23 @@ def _widen(kernel: Kernel, found: Analysis) -> tuple[Slot, ...]:
     def height(slot: Slot, b: Buffer) -> bool:
         return len(slot.shape) == len(b.shape) > 1 and slot.shape[:-1] == b.shape[:-1]
 
-    exact = {a.name for leaf in kernel.leaves() if isinstance(leaf, Raw) for a in leaf.reads() + leaf.writes()}
+    exact = {
+        a.name
+        for leaf in kernel.leaves()
+        if isinstance(leaf, Raw)
+        for a in leaf.reads() + leaf.writes()
+    }
     return _assigned(
         kernel,
         found,
-        lambda slot, b: slot.shape == b.shape or (height(slot, b) and not exact & {b.name, *slot.tenants}),
+        lambda slot, b: slot.shape == b.shape
+        or (height(slot, b) and not exact & {b.name, *slot.tenants}),
     )
 
 
-def _assigned(kernel: Kernel, found: Analysis, alike: Callable[[Slot, Buffer], bool]) -> tuple[Slot, ...]:
+def _assigned(
+    kernel: Kernel, found: Analysis, alike: Callable[[Slot, Buffer], bool]
+) -> tuple[Slot, ...]:
     """Least bytes over all assignments of buffers to slots of like buffers (greedy past the limit)."""
     buffers = sorted(kernel.shared(), key=lambda b: found.span(b.name))
     best: list[tuple[int, tuple[Slot, ...]]] = [(1 << 62, ())]
@@ -203,7 +223,11 @@ def _assigned(kernel: Kernel, found: Analysis, alike: Callable[[Slot, Buffer], b
         b = buffers[at]
         for i in sorted(range(len(slots)), key=lambda i: _preference(slots[i], b, found)):
             slot = slots[i]
-            if slot.dtype == b.dtype and alike(slot, b) and not any(found.interfere(t, b.name) for t in slot.tenants):
+            if (
+                slot.dtype == b.dtype
+                and alike(slot, b)
+                and not any(found.interfere(t, b.name) for t in slot.tenants)
+            ):
                 shape = tuple(max(x, y) for x, y in zip(slot.shape, b.shape))
                 wider = Slot(shape, b.dtype, slot.tenants + (b.name,))
                 place(at + 1, slots[:i] + (wider,) + slots[i + 1 :])

@@ -45,7 +45,9 @@ def _strips(chain: Chain, width: int) -> Change:
     return Change("strips", text, tuple(names))
 
 
-def _reloaded(kernel: Kernel, changes: tuple[Change, ...]) -> Iterator[tuple[Kernel, tuple[Change, ...]]]:
+def _reloaded(
+    kernel: Kernel, changes: tuple[Change, ...]
+) -> Iterator[tuple[Kernel, tuple[Change, ...]]]:
     """Every tile that one copy loads and several statements read, loaded again before a later reader."""
     body = kernel.statements()
     for load in body:
@@ -59,4 +61,6 @@ def _reloaded(kernel: Kernel, changes: tuple[Change, ...]) -> Iterator[tuple[Ker
             continue
         for later in readers[1:]:
             text = f"{name} loaded again before line {later.where.line}: {buffer.bytes:,} bytes more traffic a block"
-            yield rewrite.reload(kernel, name, later.id), changes + (Change("reload", text, (name,)),)
+            yield rewrite.reload(kernel, name, later.id), changes + (
+                Change("reload", text, (name,)),
+            )

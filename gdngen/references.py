@@ -92,7 +92,9 @@ def wy_prepare(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.T
     import torch
 
     turned = values.get("layout", "bhtd") == "bthd"
-    given = {name: x.transpose(1, 2) if turned and name != "chunks" else x for name, x in tensors.items()}
+    given = {
+        name: x.transpose(1, 2) if turned and name != "chunks" else x for name, x in tensors.items()
+    }
     v, beta, gate = given["v"], given["beta"], values.get("gate", "tileops")
     k = given["k"].repeat_interleave(v.shape[1] // given["k"].shape[1], 1)
     g = given["g"] if gate != "ungated" else torch.zeros_like(beta)

@@ -79,13 +79,15 @@ def _page(p: Planned) -> dict:
             for t in kernel.tensors
         ],
         "grid": ", ".join(text.expr(size) for _, size in kernel.grid),
-        "block": ", ".join(safe(name) for name, _ in kernel.grid) + ("," if len(kernel.grid) == 1 else ""),
+        "block": ", ".join(safe(name) for name, _ in kernel.grid)
+        + ("," if len(kernel.grid) == 1 else ""),
         "threads": kernel.threads,
         "resident": p.plan.resident,
         "scalars": [f"{safe(s.name)} = {text.expr(s.value)}" for s in kernel.scalars],
         "buffers": [_allocation(b, p, text) for b in _declared(p)] + _scratch(kernel),
         "stages": [
-            {"title": s.name.replace("_", " "), "body": _views(s.body, text, home)} for s in kernel.stages
+            {"title": s.name.replace("_", " "), "body": _views(s.body, text, home)}
+            for s in kernel.stages
         ],
     }
 
@@ -125,7 +127,9 @@ def _storage_rows(p: Planned) -> list[str]:
             first, last = p.found.stages(name)
             size = f"{slot.bytes:,}" if i == 0 else ""
             shape = f"{slot.dtype}{list(slot.shape)}" if i == 0 else ""
-            rows.append((size.rjust(8), shape, name, first if first == last else f"{first} .. {last}"))
+            rows.append(
+                (size.rjust(8), shape, name, first if first == last else f"{first} .. {last}")
+            )
     return columns(rows) or ["none"]
 
 
@@ -199,7 +203,9 @@ def _scratch(kernel: Kernel) -> list[str]:
 
 
 def _views(body: tuple[Statement, ...], text: Text, home: Home) -> list[dict]:
-    return [view for s in emitted(body, text.kernel, home) for view in _emitted_views(s, text, home)]
+    return [
+        view for s in emitted(body, text.kernel, home) for view in _emitted_views(s, text, home)
+    ]
 
 
 def _emitted_views(s: Emitted, text: Text, home: Home) -> list[dict]:
@@ -207,7 +213,9 @@ def _emitted_views(s: Emitted, text: Text, home: Home) -> list[dict]:
         return [_map_view(s, text)]
     if isinstance(s, Guarded):
         conds = " and ".join(text.expr(c) for c in s.conds)
-        return [{"kind": "guarded", "cond": conds, "loads": [_view(x, text, home) for x in s.loads]}]
+        return [
+            {"kind": "guarded", "cond": conds, "loads": [_view(x, text, home) for x in s.loads]}
+        ]
     if isinstance(s, Loop) and s.trips == 1 and s.var is None and s.kind != "pipelined":
         return _views(s.body, text, home)  # one round of a `repeat` is no loop
     return [_view(s, text, home)]
@@ -248,7 +256,12 @@ def _view(s: Statement, text: Text, home: Home) -> dict:
             return {"kind": "copy", "src": text.region(s.src), "dst": text.region(s.dst)}
         case Fill():
             zero = isinstance(s.value, ast.Constant) and s.value.value == 0
-            return {"kind": "fill", "dst": text.region(s.dst), "value": text.expr(s.value), "zero": zero}
+            return {
+                "kind": "fill",
+                "dst": text.region(s.dst),
+                "value": text.expr(s.value),
+                "zero": zero,
+            }
         case Gemm():
             tiles = {"a": text.region(s.a), "b": text.region(s.b), "c": text.region(s.c)}
             flags = ("transpose_a", "transpose_b", "accumulate")
@@ -256,7 +269,13 @@ def _view(s: Statement, text: Text, home: Home) -> dict:
             return {"kind": "gemm", **tiles, **{f: getattr(s, f) for f in flags}, "by_rows": rows}
         case Reduce():
             tiles = {"src": text.region(s.src), "dst": text.region(s.dst)}
-            return {"kind": "reduce", "op": s.op, **tiles, "axis": s.axis, "accumulate": s.accumulate}
+            return {
+                "kind": "reduce",
+                "op": s.op,
+                **tiles,
+                "axis": s.axis,
+                "accumulate": s.accumulate,
+            }
         case Cumsum():
             tiles = {"src": text.region(s.src), "dst": text.region(s.dst)}
             return {"kind": "cumsum", **tiles, "axis": s.axis, "reverse": s.reverse}

@@ -34,7 +34,6 @@ from gdngen.model import (
 from gdngen.state import State
 from gdngen.symbols import Doubt, Reader
 
-
 MOST_SCALAR = 97  # below it are the numbers that blocks read
 
 

@@ -117,14 +117,24 @@ def chains(kernel: Kernel) -> Iterator[Chain]:
         if not isinstance(gemm, Gemm) or gemm.accumulate or gemm.transpose_b or not gemm.b.whole:
             continue
         around_tile, around_acc = users[gemm.b.name], users[gemm.c.name]
-        if len(around_tile) != 2 or len(around_acc) != 2 or gemm.b.name in (gemm.a.name, gemm.c.name):
+        if (
+            len(around_tile) != 2
+            or len(around_acc) != 2
+            or gemm.b.name in (gemm.a.name, gemm.c.name)
+        ):
             continue
         made, store = around_tile[0], around_acc[1]
-        if not isinstance(made, Assign) or not isinstance(store, Copy) or store.src.name != gemm.c.name:
+        if (
+            not isinstance(made, Assign)
+            or not isinstance(store, Copy)
+            or store.src.name != gemm.c.name
+        ):
             continue
         if _stripable(made, gemm, store, kernel) and _adjacent(body, made, gemm, store):
             loads = tuple(
-                s for s in body if isinstance(s, Copy) and _feeds_only(s, made, gemm, users, body, kernel)
+                s
+                for s in body
+                if isinstance(s, Copy) and _feeds_only(s, made, gemm, users, body, kernel)
             )
             yield Chain(made, gemm, store, loads)
 
@@ -165,7 +175,9 @@ def _stripable(made: Assign, gemm: Gemm, store: Copy, kernel: Kernel) -> bool:
     )
 
 
-def _adjacent(body: Sequence[Statement], made: Statement, gemm: Statement, store: Statement) -> bool:
+def _adjacent(
+    body: Sequence[Statement], made: Statement, gemm: Statement, store: Statement
+) -> bool:
     """The map can wait for the gemm, and the store follow it at once."""
     at = {s.id: i for i, s in enumerate(body)}
     waits = body[at[made.id] + 1 : at[gemm.id]]
@@ -183,7 +195,8 @@ def widths(chain: Chain, kernel: Kernel) -> list[int]:
         if n % w == 0
         and w % 16 == 0
         and all(
-            compiler.covers(compiler.Gemm("a", "b", m, w, k, dtype), kernel.threads, t) for t in kernel.targets
+            compiler.covers(compiler.Gemm("a", "b", m, w, k, dtype), kernel.threads, t)
+            for t in kernel.targets
         )
     ]
 
@@ -213,7 +226,10 @@ def in_strips(kernel: Kernel, chain: Chain, width: int) -> Kernel:
     )
     m, _, k = chain.gemm.mnk
     gemm = replace(
-        chain.gemm, b=_narrowed(chain.gemm.b, width), c=_narrowed(chain.gemm.c, width), mnk=(m, width, k)
+        chain.gemm,
+        b=_narrowed(chain.gemm.b, width),
+        c=_narrowed(chain.gemm.c, width),
+        mnk=(m, width, k),
     )
     store = replace(
         chain.store,
@@ -222,17 +238,23 @@ def in_strips(kernel: Kernel, chain: Chain, width: int) -> Kernel:
         dst=_strip(chain.store.dst, var, width),
     )
     body = (*loads, made, gemm, store)
-    loop = Loop(next_id(kernel), chain.gemm.where, stage, "loop", var, count, n // width, True, 1, body)
+    loop = Loop(
+        next_id(kernel), chain.gemm.where, stage, "loop", var, count, n // width, True, 1, body
+    )
     narrow = {chain.gemm.b.name, chain.gemm.c.name, *loaded}
     buffers = tuple(
-        replace(b, shape=b.shape[:-1] + (width,), shape_text=b.shape_text[:-1] + (str(width),))
-        if b.name in narrow
-        else b
+        (
+            replace(b, shape=b.shape[:-1] + (width,), shape_text=b.shape_text[:-1] + (str(width),))
+            if b.name in narrow
+            else b
+        )
         for b in kernel.buffers
     )
     gone = {chain.map.id, chain.store.id, *(load.id for load in chain.loads)}
     stages = tuple(
-        replace(s, body=tuple(loop if x.id == chain.gemm.id else x for x in s.body if x.id not in gone))
+        replace(
+            s, body=tuple(loop if x.id == chain.gemm.id else x for x in s.body if x.id not in gone)
+        )
         for s in kernel.stages
     )
     return replace(kernel, buffers=buffers, stages=tuple(s for s in stages if s.body))
@@ -280,7 +302,11 @@ def _swapped_access(a: Access, swap: dict[str, ast.expr]) -> Access:
 
 def fresh(kernel: Kernel, wish: str) -> str:
     """A name that nothing in the kernel has."""
-    taken = {b.name for b in kernel.buffers} | {t.name for t in kernel.tensors} | set(dict(kernel.values))
+    taken = (
+        {b.name for b in kernel.buffers}
+        | {t.name for t in kernel.tensors}
+        | set(dict(kernel.values))
+    )
     taken |= set(kernel.runtime) | {n for n, _ in kernel.grid} | {n for n, _ in kernel.dtypes}
     for leaf in kernel.leaves():
         taken |= {a.name for a in leaf.axes} if isinstance(leaf, Assign) else set()
@@ -308,7 +334,9 @@ def next_id(kernel: Kernel) -> int:
 def _ids(body: Sequence[Statement]) -> Iterator[int]:
     for s in body:
         yield s.id
-        for group in (s.body,) if isinstance(s, Loop) else (s.then, s.other) if isinstance(s, Branch) else ():
+        for group in (
+            (s.body,) if isinstance(s, Loop) else (s.then, s.other) if isinstance(s, Branch) else ()
+        ):
             yield from _ids(group)
 
 
@@ -394,7 +422,9 @@ def staged(kernel: Kernel, store: Copy, tile: str) -> Kernel:
     whole = Region(tile, store.where, (), store.src.shape, True)
     first = replace(store, dst=whole)
     second = replace(store, id=next_id(kernel), src=whole)
-    stages = tuple(replace(s, body=_split(s.body, store.id, (first, second))) for s in kernel.stages)
+    stages = tuple(
+        replace(s, body=_split(s.body, store.id, (first, second))) for s in kernel.stages
+    )
     return replace(kernel, buffers=kernel.buffers + (out,), stages=stages)
 
 
@@ -406,7 +436,9 @@ def _split(body: Sequence[Statement], at: int, pieces: tuple[Leaf, ...]) -> tupl
         elif isinstance(s, Loop):
             out.append(replace(s, body=_split(s.body, at, pieces)))
         elif isinstance(s, Branch):
-            out.append(replace(s, then=_split(s.then, at, pieces), other=_split(s.other, at, pieces)))
+            out.append(
+                replace(s, then=_split(s.then, at, pieces), other=_split(s.other, at, pieces))
+            )
         else:
             out.append(s)
     return tuple(out)

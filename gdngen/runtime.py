@@ -31,7 +31,9 @@ class Call:
 
     def __init__(self, function: str, dtypes: Mapping[str, tuple[str, ...]], root: Path):
         self.function, self.dtypes, self.root = function, dtypes, root
-        self.bound: dict[str, tuple[int, str]] = {}  # size -> its value, and the argument it is from
+        self.bound: dict[str, tuple[int, str]] = (
+            {}
+        )  # size -> its value, and the argument it is from
         self.kinds: dict[str, tuple[str, str]] = {}  # the same for dtypes
         self.given: dict[str, torch.Tensor] = {}  # arguments as they were passed
         self.split: dict[str, int] = {}  # arguments that split rows -> how many rows
@@ -119,14 +121,18 @@ class Call:
         if convert:
             wanted = getattr(torch, allowed[0])
             if given.dtype.is_floating_point != wanted.is_floating_point or have == "bool":
-                raise self.wrong(name, f"is {have}, which does not convert to {allowed[0]}", TypeError)
+                raise self.wrong(
+                    name, f"is {have}, which does not convert to {allowed[0]}", TypeError
+                )
             return given.to(wanted)
         if have not in allowed:
             raise self.wrong(name, f"is {have}; it may be {' or '.join(allowed)}", TypeError)
         if len(allowed) > 1:
             bound, owner = self.kinds.setdefault(dtype, (have, name))
             if bound != have:
-                raise self.wrong(name, f"is {have}, and '{owner}' is {bound}: one dtype is meant", TypeError)
+                raise self.wrong(
+                    name, f"is {have}, and '{owner}' is {bound}: one dtype is meant", TypeError
+                )
         return given
 
     def _bind(self, name: str, given: torch.Tensor, shape: Sequence[str]) -> None:
@@ -137,7 +143,9 @@ class Call:
         for axis, (side, size) in enumerate(zip(shape, given.shape)):
             if size == 0:
                 raise self.wrong(name, f"is empty: its shape is {tuple(given.shape)}")
-            known = (int(side), "") if side.isdecimal() else self.bound.setdefault(side, (size, name))
+            known = (
+                (int(side), "") if side.isdecimal() else self.bound.setdefault(side, (size, name))
+            )
             want, owner = known
             if want != size:
                 why = f", and '{owner}' makes {side} {want}" if owner else f", not {want}"
@@ -160,7 +168,11 @@ class Call:
 
     def number(self, name: str, value: Any) -> torch.Tensor:
         """A number as a kernel takes it: float32 [1] on the call's device."""
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+        ):
             raise self.wrong(name, f"is {value!r}, not a finite number", TypeError)
         return _number(float(value), self.device)
 
@@ -180,7 +192,9 @@ class Call:
         where = self.device.type, self.device.index or 0
         return any(_variant(self.root, spec, w, *where) for w in _wishes(values, choices))
 
-    def launch(self, spec: str, values: Values, choices: Choices = (), **tensors: torch.Tensor) -> None:
+    def launch(
+        self, spec: str, values: Values, choices: Choices = (), **tensors: torch.Tensor
+    ) -> None:
         """Runs the variant of `spec` with these values on the tensors, named as the kernel names them.
 
         choices  further values, the one preferred first, each with whether it is wished for; the
@@ -242,7 +256,9 @@ def _wishes(values: Values, choices: Choices) -> tuple[tuple[tuple[str, Any], ..
 
 
 @functools.cache
-def _variant(root: Path, spec: str, values: tuple[tuple[str, Any], ...], kind: str, index: int) -> str | None:
+def _variant(
+    root: Path, spec: str, values: tuple[tuple[str, Any], ...], kind: str, index: int
+) -> str | None:
     """The module of a variant that a device can run: planned for its architecture, or for the newest
     one before it, in no more shared memory than a block may have. The CPU runs any."""
     fitting, _ = catalog.entries(spec, None, None, dict(values), root)

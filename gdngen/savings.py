@@ -11,7 +11,9 @@ from gdngen.rewrite import Change
 def savings(author: Kernel, planned: Planned, allow_reload: bool) -> tuple[int, ...]:
     """Bytes for each of the plan's changes, undone alone; 0 where it serves something else."""
     have = sum(s.bytes for s in planned.plan.slots)
-    return tuple(max(0, _without(author, planned, c, allow_reload) - have) for c in planned.plan.changes)
+    return tuple(
+        max(0, _without(author, planned, c, allow_reload) - have) for c in planned.plan.changes
+    )
 
 
 def _without(author: Kernel, planned: Planned, change: Change, allow_reload: bool) -> int:
@@ -25,7 +27,9 @@ def _without(author: Kernel, planned: Planned, change: Change, allow_reload: boo
             return min(
                 orders.least(blocks.block_of(program)).bytes
                 for program, changes in programs.programs(author, allow_reload)
-                if not any(c.kind == change.kind and set(c.names) & set(change.names) for c in changes)
+                if not any(
+                    c.kind == change.kind and set(c.names) & set(change.names) for c in changes
+                )
             )
     return 0  # a store through an idle tile takes no bytes and gives none
 
@@ -34,7 +38,9 @@ def _with_in_its_place(author: Kernel, planned: Planned, change: Change, allow_r
     """The least bytes of the same program with one statement kept where the author has it."""
     told = [c.text for c in planned.plan.changes if c.kind in ("strips", "reload")]
     program = next(
-        p for p, changes in programs.programs(author, allow_reload) if [c.text for c in changes] == told
+        p
+        for p, changes in programs.programs(author, allow_reload)
+        if [c.text for c in changes] == told
     )
     moved = {c.at for c in planned.plan.changes if c.kind == "moved"}
     body = program.statements()

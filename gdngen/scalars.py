@@ -29,7 +29,6 @@ def resolved(spec: Spec, cx: Context) -> tuple[Spec, tuple[model.Scalar, ...]]:
             if any(isinstance(n, ast.Subscript) for n in ast.walk(source.node)):
                 read.append(_read(cx, name.text, source, kind))
             else:
-                cx.integer(source, source.node, cx.scope)
                 aliases[name.text] = source.node
         except Stop:  # reported
             cx.faulty.add(name.text)

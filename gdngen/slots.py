@@ -51,7 +51,9 @@ def inplace_pairs(leaf: Leaf, kernel: Kernel) -> list[tuple[str, str]]:
         if source is None or name == target.name or source.scope != "shared":
             continue
         alike = (source.shape, source.dtype) == (target.shape, target.dtype)
-        here = all([model.ast.dump(i) for i in a.index] == own for a in leaf.reads() if a.name == name)
+        here = all(
+            [model.ast.dump(i) for i in a.index] == own for a in leaf.reads() if a.name == name
+        )
         if alike and here:
             out.append((name, target.name))
     return out
@@ -62,7 +64,10 @@ def pack(
 ) -> tuple[Slot, ...]:
     """Slots of all shared buffers, least bytes for this order; pairs in `apart` are not done in place."""
     exact = {
-        a.name for leaf in kernel.leaves() if isinstance(leaf, Raw) for a in leaf.reads() + leaf.writes()
+        a.name
+        for leaf in kernel.leaves()
+        if isinstance(leaf, Raw)
+        for a in leaf.reads() + leaf.writes()
     }
     classes: dict[Class, list[Buffer]] = {}
     slots = []
@@ -164,7 +169,9 @@ def _first_fit(tiles: list[Tile], order: tuple[int, ...]) -> list[int]:
     return columns
 
 
-def _slots(tiles: list[Tile], columns: list[int], dtype: str, height: tuple[int, ...]) -> list[Slot]:
+def _slots(
+    tiles: list[Tile], columns: list[int], dtype: str, height: tuple[int, ...]
+) -> list[Slot]:
     """Tiles that overlap in columns, directly or through others, make one slot."""
     placed = sorted(zip(columns, tiles), key=lambda p: p[0])
     groups: list[tuple[int, int, list[tuple[int, Tile]]]] = []

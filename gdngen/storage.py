@@ -10,7 +10,20 @@ from dataclasses import dataclass
 from gdngen import compiler, expr, packing, pipeline, warps
 from gdngen.analysis import loaded
 from gdngen.emission import Emitted, Guarded, emitted, homes, is_block
-from gdngen.model import BYTES, Assign, Branch, Copy, Gemm, Kernel, Loop, Point, Span, Statement, leaves, touched
+from gdngen.model import (
+    BYTES,
+    Assign,
+    Branch,
+    Copy,
+    Gemm,
+    Kernel,
+    Loop,
+    Point,
+    Span,
+    Statement,
+    leaves,
+    touched,
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,11 @@ def layouts(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> tuple[Layou
     plain, _ = packing.plain_layout(sizes, align)
     events, loops = facts.events(producer, target)
     merged, _ = packing.merged_layout(events, sizes, align, loops)
-    blocking = loop is not None and facts.symbolic and pipeline.needs_static_trips(loop, facts.tiles, target)
+    blocking = (
+        loop is not None
+        and facts.symbolic
+        and pipeline.needs_static_trips(loop, facts.tiles, target)
+    )
     return Layout(plain, static, blocking), Layout(merged, static, blocking)
 
 
@@ -92,7 +109,8 @@ class _Facts:
         self.kernel, self.slots = kernel, slots
         self.lowered = {t: s.tenants[-1] for s in slots for t in s.tenants}
         self.tiles = {
-            self.lowered[s.name]: compiler.Tile(s.shape, s.dtype) for s in sorted(slots, key=lambda s: s.name)
+            self.lowered[s.name]: compiler.Tile(s.shape, s.dtype)
+            for s in sorted(slots, key=lambda s: s.name)
         }
 
     def tile(self, name: str) -> str | None:
@@ -144,7 +162,9 @@ class _Facts:
     @property
     def symbolic(self) -> bool:
         """Whether the first pipelined loop runs a number of rounds that is known only at launch."""
-        loops = (s for s in self.kernel.statements() if isinstance(s, Loop) and s.kind == "pipelined")
+        loops = (
+            s for s in self.kernel.statements() if isinstance(s, Loop) and s.kind == "pipelined"
+        )
         return next((s.trips is None for s in loops), False)
 
     def gemms(self) -> tuple[compiler.Gemm, ...]:
@@ -181,7 +201,8 @@ class _Facts:
         shape = tuple(expr.constant(expr.linear(side, values)) for side in tensor.shape)
         parts = outer.index or tuple(None for _ in shape)
         extents = tuple(
-            1 if isinstance(p, Point) else p.size if p else size or 1 for p, size in zip(parts, shape)
+            1 if isinstance(p, Point) else p.size if p else size or 1
+            for p, size in zip(parts, shape)
         )
         return compiler.Copy(
             tile=tile,
@@ -209,23 +230,31 @@ class _Facts:
         body = self.kernel.statements()
         for i, s in enumerate(body):
             if isinstance(s, Loop) and s.kind == "pipelined":
-                before = tuple(self.step(x) for x in emitted(body[:i], self.kernel, homes(self.slots)))
-                inside = tuple(self.step(x) for x in emitted(s.body, self.kernel, homes(self.slots)))
+                before = tuple(
+                    self.step(x) for x in emitted(body[:i], self.kernel, homes(self.slots))
+                )
+                inside = tuple(
+                    self.step(x) for x in emitted(s.body, self.kernel, homes(self.slots))
+                )
                 return pipeline.Loop(s.num_stages, inside, before)
         return None
 
     def step(self, s: Statement | tuple[Assign, ...]) -> pipeline.Statement:
         inside = [leaf for x in (s if isinstance(s, tuple) else (s,)) for leaf in leaves(x)]
-        reads = frozenset(self.lowered[a.name] for x in inside for a in x.reads() if a.name in self.lowered)
-        writes = frozenset(self.lowered[a.name] for x in inside for a in x.writes() if a.name in self.lowered)
+        reads = frozenset(
+            self.lowered[a.name] for x in inside for a in x.reads() if a.name in self.lowered
+        )
+        writes = frozenset(
+            self.lowered[a.name] for x in inside for a in x.writes() if a.name in self.lowered
+        )
         load = self.copy(s) if isinstance(s, Copy) and writes else None
         simt = isinstance(s, tuple) and bool(writes) and not reads
         return pipeline.Statement(reads, writes, load, simt and self._moves_only(inside))
 
     def _moves_only(self, inside) -> bool:
-        return all(self.kernel.tensor(a.name) is not None for x in inside for a in x.reads()) and any(
-            x.reads() for x in inside
-        )
+        return all(
+            self.kernel.tensor(a.name) is not None for x in inside for a in x.reads()
+        ) and any(x.reads() for x in inside)
 
 
 def _names(s: Emitted) -> list[str]:

@@ -56,7 +56,9 @@ def _verified(job: Job, device: str) -> Verdict:
     return verify.verify(job.kernel, job.path, dict(job.plans), device)
 
 
-def judged(loaded: Iterable[Loaded], wish: Wish, targets: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+def judged(
+    loaded: Iterable[Loaded], wish: Wish, targets: Iterable[str]
+) -> Iterator[tuple[str, list[str]]]:
     """(module and targets, faults) of every plan: the judge replays it on the storage that it names.
 
     Needs neither torch nor tilelang, and runs no text: what the plan says is what is judged.

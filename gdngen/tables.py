@@ -19,7 +19,10 @@ from gdngen.storage import Slot
 
 def overview(v: Checked, wish: Wish, target: str) -> dict[str, Planned]:
     """Every policy's plan of a variant, side by side."""
-    return {p: planning.plan(v.kernel, v.found, replace(wish, policy=p), target) for p in planning.POLICIES}
+    return {
+        p: planning.plan(v.kernel, v.found, replace(wish, policy=p), target)
+        for p in planning.POLICIES
+    }
 
 
 def sharing(p: Planned) -> list[str]:
@@ -72,8 +75,16 @@ def _changes(v: Checked, p: Planned, wish: Wish) -> list[dict]:
 
 
 def _slot(p: Planned, s: Slot) -> dict:
-    tenants = [{"name": t, "column": s.column(t), "live": list(p.found.stages(t))} for t in s.tenants]
-    return {"name": s.name, "bytes": s.bytes, "shape": list(s.shape), "dtype": s.dtype, "tenants": tenants}
+    tenants = [
+        {"name": t, "column": s.column(t), "live": list(p.found.stages(t))} for t in s.tenants
+    ]
+    return {
+        "name": s.name,
+        "bytes": s.bytes,
+        "shape": list(s.shape),
+        "dtype": s.dtype,
+        "tenants": tenants,
+    }
 
 
 def _proof(proof: Proof) -> dict:
@@ -110,7 +121,11 @@ def sentences(rows: list[dict]) -> list[str]:
 def _proved(p: dict) -> str:
     searched = f"{p['states']:,} states" + (" exhausted" if p["exhausted"] else ", not all of them")
     least = f"no order needs less than {p['least_live_bytes']:,} live bytes, or {p['least_slot_bytes']:,} in slots"
-    gap = "the plan meets it" if p["optimal"] else f"the plan takes {p['gap']:,} more, which costs no block"
+    gap = (
+        "the plan meets it"
+        if p["optimal"]
+        else f"the plan takes {p['gap']:,} more, which costs no block"
+    )
     return f"{least} ({searched}); {gap}"
 
 
@@ -132,7 +147,9 @@ def peak_lines(p: Planned, on: Device, spec: Loaded, v: Checked, wish: Wish) -> 
         first, last = p.found.stages(n)
         lines.append(f"    {n.ljust(width)}  {sizes[n]:>8,}  {first} .. {last}")
     if plan.proof:
-        lines.append(f"  no legal order of the program needs less than {plan.proof.live:,} live bytes")
+        lines.append(
+            f"  no legal order of the program needs less than {plan.proof.live:,} live bytes"
+        )
     return lines + [f"  help: {h}" for h in _helps(plan, on, spec, v, wish)]
 
 
@@ -150,7 +167,9 @@ def _helps(plan: Plan, on: Device, spec: Loaded, v: Checked, wish: Wish) -> list
     """What would fit, each planned: other policies, second loads, halved dims, narrower tiles."""
     tries: list[tuple[str, Wish, Mapping[str, str]]] = []
     if wish.policy != "lean" or wish.objective != "bytes":
-        tries.append(("--policy lean --objective bytes", replace(wish, policy="lean", objective="bytes"), {}))
+        tries.append(
+            ("--policy lean --objective bytes", replace(wish, policy="lean", objective="bytes"), {})
+        )
     again = replace(wish, policy="lean", objective="bytes", allow_reload=True)
     tries.append(("--policy lean --objective bytes --allow-reload", again, {}))
     own = {k: str(x) for k, x in v.kernel.values} | {k: x for k, x in v.kernel.dtypes}
@@ -188,7 +207,9 @@ def all_devices(variants: Iterable[Checked], wish: Wish) -> str:
         cells = []
         for on in devices().values():
             p = planning.plan(v.kernel, v.found, replace(wish, device=on.name), on.target).plan
-            count = on.blocks_per_sm(p.asked, v.kernel.threads, registers(v.kernel, on.target).count)
+            count = on.blocks_per_sm(
+                p.asked, v.kernel.threads, registers(v.kernel, on.target).count
+            )
             cells.append(str(count) if p.asked <= on.limit else "no")
         rows.append([v.kernel.module, *cells])
     return table(["variant", *devices()], rows)

@@ -168,7 +168,9 @@ class _Writer(ast.NodeTransformer):
             whole = "float32"
         elif whole not in BYTES:
             return sides
-        return [s if t == whole else _call("T.cast", s, ast.Constant(whole)) for s, t in zip(sides, own)]
+        return [
+            s if t == whole else _call("T.cast", s, ast.Constant(whole)) for s, t in zip(sides, own)
+        ]
 
     def type_of(self, n: ast.Name | ast.Subscript) -> str:
         kernel = self.text.kernel

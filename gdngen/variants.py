@@ -55,7 +55,9 @@ def kernels(
         report.error(
             spec.stages[0].where, "no stage has a statement", "stages: {load: [{copy: x -> y}]}"
         )
-    if len(out) == len(seen) and not settings:  # a part of the variants may leave out what others use
+    if (
+        len(out) == len(seen) and not settings
+    ):  # a part of the variants may leave out what others use
         _check_used(spec, out, report)
     return tuple(out)
 

@@ -30,7 +30,11 @@ def project(tmp_path):
     specs = tmp_path / "specs"
     specs.mkdir()
     text = (ROOT / "specs/prepare.yaml").read_text()
-    text = re.sub(r"  forall: .*\n", "  forall: {BC: [32], DK: [64], DV: [64], io: [float16, float32]}\n", text)
+    text = re.sub(
+        r"  forall: .*\n",
+        "  forall: {BC: [32], DK: [64], DV: [64], io: [float16, float32]}\n",
+        text,
+    )
     text = re.sub(r"  also:\n(    - .*\n)+", "", text)
     (specs / "prepare.yaml").write_text(text)
     assert gdngen("render", cwd=tmp_path).returncode == 0
@@ -120,7 +124,17 @@ def test_mistakes_on_the_command_line_exit_2(project, args):
 
 
 def test_set_renders_what_is_not_checked_in(project):
-    got = gdngen("render", "specs/prepare.yaml", "--set", "BC=64", "--set", "io=bfloat16", "-o", "-", cwd=project)
+    got = gdngen(
+        "render",
+        "specs/prepare.yaml",
+        "--set",
+        "BC=64",
+        "--set",
+        "io=bfloat16",
+        "-o",
+        "-",
+        cwd=project,
+    )
     assert got.returncode == 0 and "BC, DK, DV = 64, 64, 64" in got.stdout
     got = gdngen("render", "specs/prepare.yaml", "--policy", "match", "-o", "out", cwd=project)
     assert got.returncode == 0
@@ -133,13 +147,18 @@ def test_two_hash_seeds_give_the_same_bytes(project):
         for seed in ("1", "2")
     ]
     assert texts[0] and texts[0] == texts[1]
-    plans = [gdngen("plan", "--json", cwd=project, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")]
+    plans = [
+        gdngen("plan", "--json", cwd=project, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")
+    ]
     assert plans[0] == plans[1]
 
 
 def test_plan_as_data_and_as_a_table(project):
     rows = json.loads(gdngen("plan", "--json", cwd=project).stdout)
-    assert {r["variant"] for r in rows} == {"prepare_c32_k64_v64_float16", "prepare_c32_k64_v64_float32"}
+    assert {r["variant"] for r in rows} == {
+        "prepare_c32_k64_v64_float16",
+        "prepare_c32_k64_v64_float32",
+    }
     assert all(r["proof"]["exhausted"] for r in rows)
     table = gdngen("plan", cwd=project).stdout
     assert "33,024" in table and "lower bound" in table
@@ -173,7 +192,9 @@ def test_render_plan_and_check_import_neither_torch_nor_tilelang(project):
 
 def test_import_gdngen_is_quick():
     code = "import time; t = time.process_time(); import gdngen; print(time.process_time() - t)"
-    times = [float(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT)) for _ in range(3)]
+    times = [
+        float(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT)) for _ in range(3)
+    ]
     assert min(times) < 0.15
 
 

@@ -53,14 +53,18 @@ def planned(module, target):
 
 def test_generated_is_what_the_specs_render():
     got = subprocess.run(
-        [sys.executable, "-m", "gdngen.cli", "check", "--full"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "gdngen.cli", "check", "--full"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     assert got.returncode == 0, got.stdout[-3000:]
 
 
 def test_black_agrees():
     got = subprocess.run(
-        [sys.executable, "-m", "black", "--check", "-l", "100", "-q", str(GENERATED)], capture_output=True
+        [sys.executable, "-m", "black", "--check", "-l", "100", "-q", str(GENERATED)],
+        capture_output=True,
     )
     assert got.returncode == 0
 
@@ -86,7 +90,9 @@ def test_bytes_asked_are_bytes_planned(module, target):
 @pytest.mark.parametrize("module, target", PAIRS)
 def test_bytes_asked_are_bytes_planned_lowered_anew(module, target):
     lowered = lowering.lower(GENERATED / module, target)
-    assert {"dynamic": lowered.dynamic_bytes, "static": lowered.static_bytes} == planned(module, target)
+    assert {"dynamic": lowered.dynamic_bytes, "static": lowered.static_bytes} == planned(
+        module, target
+    )
 
 
 @pytest.mark.gpu
@@ -123,11 +129,15 @@ def test_the_package_can_be_imported():
     name = "generated." + MODULES[0].removesuffix(".py").replace("/", ".")
     assert importlib.util.find_spec("tilelang")
     code = f"import {name}"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True).returncode == 0
+    )
 
 
 def test_a_policy_other_than_the_default_is_in_the_name():
-    loaded = driver.load(ROOT / "specs/prepare.yaml", {"BC": "64", "DK": "64", "DV": "64", "io": "float16"})
+    loaded = driver.load(
+        ROOT / "specs/prepare.yaml", {"BC": "64", "DK": "64", "DV": "64", "io": "float16"}
+    )
     for v in loaded.variants:
         names = driver.module_names(v, driver.plans(v, Wish("match")), Wish("match"))
         assert names[0].endswith("_match")

@@ -87,7 +87,9 @@ def blocks(draw, units=st.integers(2, 6)):
         ]
         inplace.append(tuple(pairs[:1]))
     inside = tuple((rng.choice([0, 0, 16]), 0) for _ in range(n))
-    return Block(tuple(before), tuple(users), tuple(kind), tuple(size), inside, tuple(inplace), (0, 0), 80)
+    return Block(
+        tuple(before), tuple(users), tuple(kind), tuple(size), inside, tuple(inplace), (0, 0), 80
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -160,7 +162,9 @@ def test_lean_never_takes_more_than_the_other_policies(prepare):
 
     for kernel in prepare.values():
         found = analysis.analyse(kernel)
-        best = min(plan.plan(kernel, found, plan.Wish(p), "sm_80").plan.asked for p in plan.POLICIES[:-1])
+        best = min(
+            plan.plan(kernel, found, plan.Wish(p), "sm_80").plan.asked for p in plan.POLICIES[:-1]
+        )
         assert planned(kernel).asked <= best
 
 

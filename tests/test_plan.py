@@ -89,10 +89,16 @@ def edited(tmp_path, old, new):
 
 
 def test_reuse_of_a_live_tile_names_both_lines(tmp_path):
-    path = edited(tmp_path, "live: scale_k .. apply_k, reuse: P}", "live: scale_k .. apply_k, reuse: S}")
+    path = edited(
+        tmp_path, "live: scale_k .. apply_k, reuse: P}", "live: scale_k .. apply_k, reuse: S}"
+    )
     with pytest.raises(SpecError) as e:
         driver.load(path)
-    lines = {i for i, line in enumerate(path.read_text().splitlines(), 1) if "k_beta:" in line or " S: " in line}
+    lines = {
+        i
+        for i, line in enumerate(path.read_text().splitlines(), 1)
+        if "k_beta:" in line or " S: " in line
+    }
     text = str(e.value)
     assert "can't share storage" in text and all(f"line {n}" in text for n in lines)
 
