@@ -12,8 +12,8 @@ def kernel(spec: str, policy: str | None = None, target: str | None = None, **va
     """The generated kernel of a spec (say 'prepare' or 'examples/matmul') with these dims and dtypes.
 
     Returns the module's `@tilelang.jit` factory: call it for a compiled kernel. Values left out match
-    anything, as do `policy` and `target` (say 'sm_90'); LookupError says what there is unless
-    exactly one kernel, or one per target, fits.
+    anything; without `policy` it is the default one's, without `target` (say 'sm_90') that of this
+    machine's GPU. LookupError says what there is unless exactly one kernel fits.
     """
     from gdngen.catalog import find
 

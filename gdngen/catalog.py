@@ -30,21 +30,34 @@ def entries(
 
 
 def find(spec: str, policy: str | None, target: str | None, values: dict, root: Path = GENERATED):
-    """The `@tilelang.jit` factory of the one kernel that fits; LookupError otherwise."""
+    """The `@tilelang.jit` factory of the one kernel that fits; LookupError otherwise.
+
+    Of a variant's files for several targets, the one for this machine's GPU; without one, the first.
+    """
     fitting, of_spec = entries(spec, policy, target, values, root)
+    listed = manifest(root)
     if len(fitting) > 1 and policy is None:  # the default policy's, where others are kept beside it
-        named = [
-            p for p in fitting if not p.removesuffix(".py").endswith(manifest(root)[p]["policy"])
-        ]
+        named = [p for p in fitting if not p.removesuffix(".py").endswith(listed[p]["policy"])]
         fitting = named or fitting
+    if len(fitting) > 1 and target is None and len({listed[p]["variant"] for p in fitting}) == 1:
+        here = _target()
+        fitting = [p for p in fitting if here in listed[p]["targets"]] or fitting[:1]
     if len(fitting) != 1:
         asked = ", ".join(f"{k}={v}" for k, v in values.items()) or "anything"
-        listed = "\n  ".join(
-            fitting or of_spec or sorted({p.rpartition("/")[0] for p in manifest(root)})
-        )
+        known = "\n  ".join(fitting or of_spec or sorted({p.rpartition("/")[0] for p in listed}))
         what = f"{len(fitting)} kernels of" if fitting else "no kernel of" if of_spec else "no spec"
-        raise LookupError(f"{what} '{spec}' with {asked}; there is:\n  {listed}")
-    return load(root / fitting[0], manifest(root)[fitting[0]]["kernel"])
+        raise LookupError(f"{what} '{spec}' with {asked}; there is:\n  {known}")
+    return load(root / fitting[0], listed[fitting[0]]["kernel"])
+
+
+def _target() -> str | None:
+    """The target that this machine's GPU is, say 'sm_90'; None where there is no NVIDIA GPU."""
+    import torch
+
+    if not torch.cuda.is_available() or torch.version.hip:
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
 
 
 def load(path: Path, kernel: str):
