@@ -179,7 +179,13 @@ def _specs(options) -> list[Path]:
 def _load(options) -> list[Loaded]:
     """Every spec, or one error that holds all specs' mistakes."""
     loaded, wrong = [], []
-    for path in (p for p in _specs(options) if not driver.is_pipeline(p)):
+    kernels = [p for p in _specs(options) if not driver.is_pipeline(p)]
+    if not kernels and options.run not in (_render, _check):
+        raise GdngenError(
+            f"error: {options.specs[0]} is of functions, not of a kernel\n"
+            "  help: name the specs of the kernels that its steps run"
+        )
+    for path in kernels:
         try:
             loaded.append(driver.load(path, _settings(options)))
         except GdngenError as e:

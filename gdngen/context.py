@@ -15,6 +15,7 @@ from gdngen.expr import (
     ExprError,
     Range,
     Value,
+    copied,
     evaluate,
     interval,
     names,
@@ -141,6 +142,21 @@ class Context:
         """Whether an expression has a value when rendering."""
         words = (scope.values, CONSTANTS, self.dtypes)
         return all(any(n.id in known for known in words) for n in names(node))
+
+    def folded(self, node: ast.AST) -> ast.AST:
+        """The expression with every `where` decided whose condition is known when rendering."""
+
+        class Folder(ast.NodeTransformer):
+            def visit_Call(folder, n: ast.Call) -> ast.expr:
+                if n.func.id in ("where", "select") and self.is_static(n.args[0], self.scope):
+                    try:
+                        holds = evaluate(n.args[0], {**self.dtypes, **self.scope.values})
+                        return folder.visit(n.args[1 if holds else 2])
+                    except ExprError:  # reported where the expression is checked
+                        pass
+                return ast.copy_location(ast.Call(n.func, [folder.visit(a) for a in n.args], []), n)
+
+        return Folder().visit(copied(node))
 
     def static(self, source: Source, scope: Scope | None = None) -> Value:
         """The value of an expression of dims, options and dtypes; a dtype is a word, as 'float16'."""

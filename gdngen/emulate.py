@@ -125,7 +125,8 @@ def trials(kernel: Kernel) -> tuple[Trial, ...]:
     """
     short, longer, *others = samples.trials(kernel)
     lengths = samples.tiles(kernel)
-    few = {name: size if name in lengths else 1 for name, size in longer.sizes.items()}
+    kept = {*lengths, *samples.parts(kernel)}
+    few = {name: size if name in kept else 1 for name, size in longer.sizes.items()}
     return (Trial(few, longer.step), short, *others)
 
 

@@ -123,7 +123,7 @@ def _value(v: Value, f: Function, write: "_Writer") -> str:
         return write(v.of[0])
     fits = [f"call.fits({_variant(_step(s, write))})" for s in f.steps if s.kernel.text == v.fits]
     ways = ", ".join(map(write, v.of))
-    return f"next(({v.name} for {v.name} in ({ways},) if {' and '.join(fits)}), {write(v.of[0])})"
+    return f"next(({v.name} for {v.name} in [{ways}] if {' and '.join(fits)}), {write(v.of[0])})"
 
 
 def _variant(step: dict) -> str:

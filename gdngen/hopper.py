@@ -1,8 +1,15 @@
-"""Static check for sm_90: no slot with two tenants is loaded by TMA inside a pipelined loop.
+"""Static checks for sm_90, where TileLang 0.1.15 splits producer warps off a pipelined loop.
 
-There a producer's warps run ahead of the others and wait for nothing but the tiles they refill: a
-second tenant of such a tile is overwritten while it is still being read, and the compiler says
-nothing. The check looks at the plan, and again at what TileLang lowered.
+A producer runs ahead of the other warps and waits for nothing but the tiles that it refills; the
+compiler says nothing of what goes wrong then:
+- a slot with two tenants that TMA loads in the loop: the second is overwritten while it is read;
+- a tile that the loop loads without TMA: it waits for another tile's barrier, and is overwritten
+  where that one is done with earlier;
+- a fragment copied to a shared tile before the loop: the producer's warps, whose registers hold
+  nothing, do the copy as well, and write beside the tile.
+
+The first is looked for in the plan and again in what TileLang lowered; the others, both seen on an
+H200 as wrong results, in the program.
 """
 
 from __future__ import annotations
@@ -31,7 +38,42 @@ def applies(kernel: Kernel, target: str) -> bool:
 def problems(kernel: Kernel, slots: Iterable[Slot], lowered: Lowered) -> tuple[str, ...]:
     """What is wrong with a plan for sm_90 and with what it was lowered to; a line each."""
     slots = tuple(slots)
-    return (*in_plan(kernel, slots), *in_source(lowered, slots, kernel.threads))
+    return (
+        *in_plan(kernel, slots),
+        *in_program(kernel, slots),
+        *in_source(lowered, slots, kernel.threads),
+    )
+
+
+def in_program(kernel: Kernel, slots: Iterable[Slot]) -> tuple[str, ...]:
+    """Loads of a split loop that TMA does not do, and copies of fragments before it."""
+    slots = tuple(slots)
+    loads = storage.pipelined_loads(kernel, slots, TARGET)
+    if not loads:
+        return ()
+    found = []
+    loop = next(_pipelined(kernel.statements()))
+    for leaf in model.leaves(loop):
+        name = leaf.writes()[0].name
+        slot = next((s for s in slots if name in s.tenants), None)
+        read = [a.name for a in leaf.reads()]
+        moved = bool(read) and all(kernel.tensor(r) is not None for r in read)
+        if slot and moved and slot.tenants[-1] not in loads:
+            found.append(
+                f"{TARGET}: line {leaf.where.line}: '{name}' is loaded without TMA in a pipelined loop "
+                "that TMA loads other tiles for: it may be overwritten while it is read"
+            )
+    fragments = {b.name for b in kernel.buffers if b.scope == "fragment"}
+    for s in kernel.statements():
+        if s is loop:
+            break
+        for leaf in model.leaves(s):
+            if isinstance(leaf, Copy) and leaf.src.name in fragments and kernel.buffer(leaf.dst.name):
+                found.append(
+                    f"{TARGET}: line {leaf.where.line}: '{leaf.src.name}' is copied before a pipelined "
+                    f"loop that TMA loads tiles for: copy it inside the loop"
+                )
+    return tuple(dict.fromkeys(found))
 
 
 def in_plan(kernel: Kernel, slots: Iterable[Slot]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ def assignments(cx: Context, s: Statement, scope: Scope) -> list[model.Statement
     for name, extent in s["axes"]:
         cx.fresh(name, scope)
         size = cx.size(extent, f"the extent of '{name.text}'", most=MAX_EXTENT, scope=scope)
-        axes.append(model.Axis(name.text, size, ast.unparse(extent.node)))
+        axes.append(model.Axis(name.text, size, ast.unparse(cx.folded(extent.node))))
     inner = scope.inside(**{a.name: (0.0, a.extent - 1.0) for a in axes})
     guard, read = s["guard"], ()
     if guard is not None:

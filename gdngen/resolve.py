@@ -96,7 +96,7 @@ class _Resolver:
             cx.faulty.add(d.name)
 
     def tensor(self, t: syntax.Tensor) -> model.Tensor:
-        sides = [s.of(scalars.folded(s.node, self.cx)) for s in t.shape]
+        sides = [s.of(self.cx.folded(s.node)) for s in t.shape]
         for s in sides:
             self.cx.runtime_size(s, f"a side of '{t.name}'", self.cx.scope)
         dtype = self.cx.dtype(t.dtype, t.name)
@@ -117,7 +117,7 @@ class _Resolver:
             where=b.where,
             scope=cx.word(b.scope, "scope", SCOPES),
             shape=shape,
-            shape_text=tuple(ast.unparse(s.node) for s in b.shape),
+            shape_text=tuple(ast.unparse(cx.folded(s.node)) for s in b.shape),
             dtype=cx.dtype(b.dtype, b.name),
             dtype_name=b.dtype.text,
             live=(live[0].text, live[1].text) if live else None,
@@ -158,7 +158,7 @@ class _Resolver:
 
     def grid(self) -> tuple[tuple[str, ast.expr], ...]:
         cx, ranges = self.cx, {}
-        grid = [(key, s.of(scalars.folded(s.node, cx))) for key, s in self.spec.grid]
+        grid = [(key, s.of(cx.folded(s.node))) for key, s in self.spec.grid]
         for key, size in grid:
             ranges[key.text] = (0.0, math.inf)
             try:

@@ -205,11 +205,10 @@ class Call:
         key = _wishes(values, choices)
         run = _runner(self.root, spec, key, self.device.type, self.device.index or 0)
         if run is None:
-            asked = ", ".join(f"{k}={v}" for k, v in key[0])
-            flags = " ".join(f"--set {k}={v}" for k, v in key[0])
+            words = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in key[0]]
             raise NotImplementedError(
-                f"{self.function}: no kernel of specs/{spec}.yaml with {asked} that fits {self.device}; "
-                f"add it to the spec's variants ({flags})"
+                f"{self.function}: no kernel of specs/{spec}.yaml with {', '.join(words)} fits {self.device}; "
+                f"add it to the spec's variants, or try it: {' '.join(f'--set {w}' for w in words)}"
             )
         run(tensors)
 

@@ -67,7 +67,7 @@ def sizes(kernel: Kernel, ragged: bool = True, longer: bool = False) -> dict[str
     counts = [name for name in kernel.runtime if name not in tiled]
     for name in kernel.runtime:
         if name in counts:
-            out[name] = (1 if name == counts[0] and not longer else 2) + (name in _ends(kernel))
+            out[name] = (1 if name == counts[0] and not longer else 2) + parts(kernel).get(name, 0)
             continue
         tile, unit = tiled[name], _unit(kernel, name)
         full = _in_flight(kernel, name) if longer else 0
@@ -77,10 +77,11 @@ def sizes(kernel: Kernel, ragged: bool = True, longer: bool = False) -> dict[str
     return out
 
 
-def _ends(kernel: Kernel) -> set[str]:
-    """Sizes that count the ends of parts, one more than there are parts."""
-    alone = [t.shape[0] for t in kernel.tensors if t.sample == "offsets" and len(t.shape) == 1]
-    return {side.id for side in alone if isinstance(side, ast.Name)}
+def parts(kernel: Kernel) -> dict[str, int]:
+    """Sizes that count parts of a length -> how many more than parts they are: 1 where the ends of
+    the parts are counted, 0 where a row says both ends of one."""
+    found = [t for t in kernel.tensors if t.sample == "offsets" and isinstance(t.shape[0], ast.Name)]
+    return {t.shape[0].id: 2 - len(t.shape) for t in found}
 
 
 def tiles(kernel: Kernel) -> dict[str, int]:
@@ -196,7 +197,7 @@ def _sample(
         case "index":
             data = uniform().argsort(-1)
         case "offsets":
-            walked = tiles(kernel) or [n for n in sizes if n not in _ends(kernel)]
+            walked = tiles(kernel) or [n for n in sizes if n not in parts(kernel)]
             data = _offsets(size, max(sizes[n] for n in walked))
         case "zeros":
             data = torch.zeros(size, **like)

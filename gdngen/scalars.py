@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from gdngen import expr, maps, model, types
 from gdngen.context import Context, Stop
-from gdngen.expr import ExprError, evaluate
 from gdngen.source import Source
 from gdngen.syntax import Spec, Stage, Statement
 
@@ -20,9 +19,10 @@ def resolved(spec: Spec, cx: Context) -> tuple[Spec, tuple[model.Scalar, ...]]:
     aliases: dict[str, ast.expr] = {}
     read = []
     for name, source in spec.scalars:
+        if name.text in cx.scope.values or name.text in cx.scope.ranges:
+            continue  # two things of one name, reported
         try:
-            source = replace(source, node=_placed(folded(source.node, cx), aliases))
-            cx.fresh(name, cx.scope)
+            source = replace(source, node=_placed(cx.folded(source.node), aliases))
             cx.known(source, cx.scope, {**cx.tensors})
             kind = cx.type_of(source, source.node, cx.scope)
             maps.elements(cx, source, cx.scope)
@@ -46,22 +46,6 @@ def _read(cx: Context, name: str, source: Source, kind: str) -> model.Scalar:
     cx.scalars[name] = kind
     cx.scope = cx.scope.inside(**{name: (-float("inf"), float("inf"))})
     return model.Scalar(name, source.where(), source.node, kind)
-
-
-def folded(node: ast.AST, cx: Context) -> ast.AST:
-    """The expression with every `where` decided whose condition is known when rendering."""
-
-    class Folder(ast.NodeTransformer):
-        def visit_Call(self, n: ast.Call) -> ast.expr:
-            if n.func.id in ("where", "select") and cx.is_static(n.args[0], cx.scope):
-                try:
-                    holds = evaluate(n.args[0], {**cx.dtypes, **cx.scope.values})
-                    return self.visit(n.args[1 if holds else 2])
-                except ExprError:  # reported where the expression is checked
-                    pass
-            return ast.copy_location(ast.Call(n.func, [self.visit(a) for a in n.args], []), n)
-
-    return Folder().visit(expr.copied(node))
 
 
 def _body(body: tuple[Statement, ...], aliases: Mapping[str, ast.expr]) -> tuple[Statement, ...]:

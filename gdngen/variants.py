@@ -168,6 +168,7 @@ def _check_used(spec: Spec, kernels: list[model.Kernel], report: Report) -> None
             if d.name not in used and not d.faulty and d.name not in broken:
                 report.error(d.where, f"{kind} '{d.name}' is never used", "use it, or take it out")
     sides = {getattr(s.node, "id", "") for t in spec.tensors for s in t.shape}
+    sides |= {getattr(s, "id", "") for k in kernels for t in k.tensors for s in t.shape}
     for size in spec.runtime:
         if size.text not in sides and not any(t.faulty for t in spec.tensors):
             report.error(

@@ -1,0 +1,355 @@
+"""The public functions against the recurrence, a token at a time in float64; on the CPU, small sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from functions import Package, error, inputs
+
+from gdngen import recurrence
+
+# Relative error that passes, of outputs and of states. Measured on the CPU over everything below:
+#   float32   2.9e-7 and 3.2e-7
+#   bfloat16  3.0e-3 and 2.2e-3, and 3.8e-3 where rows are normalised
+#   float16   5.1e-4 and 4.7e-4
+# (one rounding of a result is off by up to 6e-8, 3.9e-3 and 4.9e-4). A gate in the wrong place is off
+# by 5e-2. The functions of a token keep states in float32, whatever the tensors are.
+CHUNKED = {"float32": 2e-6, "bfloat16": 8e-3, "float16": 1.5e-3}
+BY_TOKEN = {"float32": (2e-6, 2e-6), "bfloat16": (5e-3, 2e-6), "float16": (1e-3, 2e-6)}
+DTYPES = sorted(CHUNKED)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory) -> Package:
+    made = Package(tmp_path_factory.mktemp("generated"))
+    for io in DTYPES:
+        made.chunked(io, 64, 64)
+        made.add("decode", DK=64, DV=64, io=io, norm=False, varlen=False)
+    made.chunked("float32", 64, 64, G=2)
+    made.chunked("float32", 64, 64, varlen=True)
+    made.add("l2norm", D=64, io="float32")
+    made.add("decode", DK=64, DV=64, io="float32", norm=True, varlen=True)
+    return made
+
+
+def sequences(cu: torch.Tensor) -> list[tuple[int, int, int]]:
+    """(number, first row, row behind the last) of every sequence."""
+    ends = cu.tolist()
+    return [(n, a, b) for n, (a, b) in enumerate(zip(ends, ends[1:]))]
+
+
+# -- chunk after chunk ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("io", DTYPES)
+@pytest.mark.parametrize("T", [1, 64, 150])
+def test_chunks_are_the_recurrence(package, io, T):
+    given = inputs(io, B=2, T=T, H=2, HV=2)
+    first = torch.randn(2, 2, 64, 64)
+    o, last = package.module.chunk_gated_delta_rule(
+        *given, initial_state=first, output_final_state=True
+    )
+    right, state = recurrence.gated_delta_rule(*given, initial_state=first)
+    assert o.dtype == getattr(torch, io) and last.dtype == torch.float32
+    assert error(o, right) < CHUNKED[io] and error(last, state) < CHUNKED[io]
+
+
+def test_no_state_in_and_none_out(package):
+    given = inputs("float32", T=70)
+    o, last = package.module.chunk_gated_delta_rule(*given)
+    assert last is None
+    assert error(o, recurrence.gated_delta_rule(*given)[0]) < CHUNKED["float32"]
+
+
+def test_heads_of_keys_are_shared(package):
+    given = inputs("float32", B=2, T=90, H=2, HV=4)
+    o, last = package.module.chunk_gated_delta_rule(*given, output_final_state=True, scale=0.5)
+    right, state = recurrence.gated_delta_rule(*given, scale=0.5)
+    assert error(o, right) < CHUNKED["float32"] and error(last, state) < CHUNKED["float32"]
+
+
+def test_rows_are_normalised(package):
+    given = inputs("float32", T=70, unit=False)
+    o, _ = package.module.chunk_gated_delta_rule(*given, use_qk_l2norm_in_kernel=True)
+    right, _ = recurrence.gated_delta_rule(*given, l2norm=True)
+    assert error(o, right) < CHUNKED["float32"]
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_sequences_of_any_length_in_one_batch(package, kind):
+    """Empty ones, one row, a whole chunk, one row more."""
+    lengths = [70, 0, 1, 64, 65, 0, 3]
+    cu = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=kind)
+    given = inputs("float32", T=sum(lengths), H=1, HV=1)
+    first = torch.randn(len(lengths), 1, 64, 64)
+    o, last = package.module.chunk_gated_delta_rule(
+        *given, initial_state=first, output_final_state=True, cu_seqlens=cu
+    )
+    for n, a, b in sequences(cu):
+        part = [x[:, a:b] for x in given]
+        right, state = recurrence.gated_delta_rule(*part, initial_state=first[n : n + 1])
+        assert error(o[:, a:b], right) < CHUNKED["float32"] or a == b
+        assert error(last[n : n + 1], state) < CHUNKED["float32"]
+
+
+def test_many_sequences(package):
+    """Two rows each: more sequences than chunks."""
+    cu = torch.arange(0, 301, 2)
+    given = inputs("float32", T=300)
+    o, last = package.module.chunk_gated_delta_rule(*given, output_final_state=True, cu_seqlens=cu)
+    pairs = [x.view(150, 2, *x.shape[2:]) for x in given]
+    right, state = recurrence.gated_delta_rule(*pairs)
+    assert error(o.view(right.shape), right) < CHUNKED["float32"]
+    assert error(last, state) < CHUNKED["float32"]
+
+
+def test_a_sequence_is_none_of_its_neighbours_business(package):
+    """What is not a number in one sequence stays there."""
+    cu = torch.tensor([0, 70, 140])
+    given = inputs("float32", T=140)
+    for x in given:
+        x[:, 70:] = torch.nan
+    o, last = package.module.chunk_gated_delta_rule(*given, output_final_state=True, cu_seqlens=cu)
+    right, state = recurrence.gated_delta_rule(*(x[:, :70] for x in given))
+    assert error(o[:, :70], right) < CHUNKED["float32"]
+    assert error(last[:1], state) < CHUNKED["float32"]
+
+
+def test_a_sequence_cut_in_two(package):
+    """The state carried over, the rest is as if there had been no cut."""
+    run = package.module.chunk_gated_delta_rule
+    given = inputs("float32", T=150)
+    whole, end = run(*given, output_final_state=True)
+    one, between = run(*(x[:, :70].contiguous() for x in given), output_final_state=True)
+    rest = [x[:, 70:].contiguous() for x in given]
+    two, last = run(*rest, initial_state=between, output_final_state=True)
+    assert error(torch.cat([one, two], 1), whole.double()) < CHUNKED["float32"]
+    assert error(last, end.double()) < CHUNKED["float32"]
+
+
+# -- a token at a time ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("io", DTYPES)
+def test_tokens_are_the_recurrence(package, io):
+    given = inputs(io, B=2, T=3, H=2, HV=4)
+    first = torch.randn(2, 4, 64, 64)
+    o, last = package.module.fused_recurrent_gated_delta_rule(
+        *given, initial_state=first, output_final_state=True
+    )
+    right, state = recurrence.gated_delta_rule(*given, initial_state=first)
+    outputs, states = BY_TOKEN[io]
+    assert error(o, right) < outputs and error(last, state) < states
+
+
+def test_tokens_of_sequences_in_one_batch(package):
+    cu = torch.tensor([0, 2, 2, 3])
+    given = inputs("float32", T=3, H=1, HV=2, unit=False)
+    o, last = package.module.fused_recurrent_gated_delta_rule(
+        *given, output_final_state=True, use_qk_l2norm_in_kernel=True, cu_seqlens=cu
+    )
+    for n, a, b in sequences(cu):
+        right, state = recurrence.gated_delta_rule(*(x[:, a:b] for x in given), l2norm=True)
+        assert error(o[:, a:b], right) < 2e-6 or a == b
+        assert error(last[n : n + 1], state) < 2e-6
+
+
+def test_steps_of_decoding_are_the_chunks(package):
+    given = inputs("float32", T=66)
+    whole, end = package.module.chunk_gated_delta_rule(*given, output_final_state=True)
+    state, rows = None, []
+    for t in range(66):
+        token = [x[:, t : t + 1].contiguous() for x in given]
+        row, state = package.module.fused_recurrent_gated_delta_rule(
+            *token, initial_state=state, output_final_state=True
+        )
+        rows.append(row)
+    assert error(torch.cat(rows, 1), whole.double()) < CHUNKED["float32"]
+    assert error(state, end.double()) < CHUNKED["float32"]
+
+
+# -- hard numbers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decay", [0.0, 3.0, 30.0, 300.0])
+@pytest.mark.parametrize("io", ["float32", "bfloat16"])
+def test_any_decay(package, io, decay):
+    q, k, v, _, beta = inputs(io, T=150)
+    g = torch.full(beta.shape, -decay)
+    o, last = package.module.chunk_gated_delta_rule(q, k, v, g, beta, output_final_state=True)
+    right, state = recurrence.gated_delta_rule(q, k, v, g, beta)
+    assert error(o, right) < CHUNKED[io] and error(last, state) < CHUNKED[io]
+
+
+# Measured: float32 5.3e-7 and 2.0e-5, bfloat16 1.4e-2 and 1.0e-1, float16 2.1e-3 and 2.1e-2. At beta 1
+# v - S^T k cancels; at 2 each of 130 equal rows turns the last one's error over and adds its own, since
+# rounded keys are not quite of length 1.
+ALIKE = {
+    "float32": {1.0: 2e-6, 2.0: 1e-4},
+    "bfloat16": {1.0: 4e-2, 2.0: 4e-1},
+    "float16": {1.0: 6e-3, 2.0: 8e-2},
+}
+
+
+@pytest.mark.parametrize("beta", [1.0, 2.0])
+@pytest.mark.parametrize("io", DTYPES)
+def test_keys_that_are_all_the_same(package, io, beta):
+    """Repeated tokens without decay, where repeated squaring is off by 1e13."""
+    q, k, v, g, rate = inputs(io, T=130)
+    k[:] = k[:, :1]
+    o, _ = package.module.chunk_gated_delta_rule(q, k, v, g * 0, torch.full_like(rate, beta))
+    right, _ = recurrence.gated_delta_rule(q, k, v, g * 0, torch.full_like(rate, beta))
+    assert error(o, right) < ALIKE[io][beta]
+
+
+# -- wrong arguments -----------------------------------------------------------------------------
+
+WRONG = {
+    "no tensor": ("q", lambda x: x["q"].tolist(), TypeError, "'q' is list, not a tensor"),
+    "dtype": ("k", lambda x: x["k"].double(), TypeError, "'k' is float64; it may be float16 or"),
+    "two dtypes": ("v", lambda x: x["v"].half(), TypeError, "'v' is float16, and 'q' is float32"),
+    "no float": ("g", lambda x: x["g"].int(), TypeError, "'g' is int32, which does not convert"),
+    "rank": ("g", lambda x: x["g"][0], ValueError, r"'g' is \[B, T, HV\]; its shape is \(70, 1\)"),
+    "length": ("v", lambda x: x["v"][:, 1:], ValueError, "'v' .* has 69 along axis 1, and 'q' makes T 70"),
+    "empty": ("q", lambda x: x["q"][:, :0], ValueError, "'q' is empty"),
+    "strides": ("k", lambda x: x["k"].repeat(1, 1, 1, 2)[..., :64], ValueError, "'k' has strides .* k.contiguous"),
+    "heads": ("q k", lambda x: x["q"].repeat(1, 1, 2, 1), ValueError, "'v' has 1 heads, which 2 heads"),
+    "gradient": ("v", lambda x: x["v"].clone().requires_grad_(), NotImplementedError, "no backward"),
+    "device": ("beta", lambda x: x["beta"].to("meta"), ValueError, "'beta' is on meta, 'q' on cpu"),
+    "scale": ("scale", lambda x: float("nan"), TypeError, "'scale' is nan, not a finite number"),
+    "states": (
+        "initial_state",
+        lambda x: torch.zeros(2, 1, 64, 64),
+        ValueError,
+        "'initial_state' is of 2 sequences, and there are 1",
+    ),
+    "state dtype": (
+        "initial_state",
+        lambda x: torch.zeros(1, 1, 64, 64).half(),
+        TypeError,
+        "'initial_state' is float16; it may be float32",
+    ),
+    "ends": ("cu_seqlens", lambda x: torch.tensor([0, 60]), ValueError, "from 0 to 60, and should go from 0 to 70"),
+    "order": ("cu_seqlens", lambda x: torch.tensor([0, 60, 50, 70]), ValueError, "'cu_seqlens' falls from 60 to 50"),
+    "fractions": ("cu_seqlens", lambda x: torch.tensor([0.0, 70.0]), TypeError, "'cu_seqlens' is float32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("name", ["chunk", "fused_recurrent"])
+def test_a_wrong_argument_is_named(package, name, case):
+    names, change, kind, words = WRONG[case]
+    given = dict(zip(("q", "k", "v", "g", "beta"), inputs("float32", T=70)))
+    given |= dict.fromkeys(names.split(), change(given))
+    with pytest.raises(kind, match=f"{name}_gated_delta_rule: .*{words}"):
+        getattr(package.module, f"{name}_gated_delta_rule")(**given)
+
+
+def test_sequences_come_in_one_batch(package):
+    given = inputs("float32", B=2, T=4)
+    with pytest.raises(ValueError, match="in one batch; 'q' has 2"):
+        package.module.chunk_gated_delta_rule(*given, cu_seqlens=torch.tensor([0, 4]))
+
+
+def test_a_shape_that_no_kernel_is_for(package):
+    given = inputs("float32", DK=80, DV=80, T=3)
+    with pytest.raises(NotImplementedError, match="specs/decode.yaml with DK=80, DV=80.*norm=false.*--set DK=80"):
+        package.module.fused_recurrent_gated_delta_rule(*given)
+
+
+def test_16_bit_gates_are_converted(package):
+    q, k, v, g, beta = inputs("bfloat16", T=20)
+    g, beta = g.bfloat16(), beta.bfloat16()
+    o, _ = package.module.chunk_gated_delta_rule(q, k, v, g, beta)
+    assert error(o, recurrence.gated_delta_rule(q, k, v, g, beta)[0]) < CHUNKED["bfloat16"]
+
+
+# -- a model -------------------------------------------------------------------------------------
+
+
+def model(rule, tokens: torch.Tensor) -> torch.Tensor:
+    """Logits of two layers of Gated DeltaNet, two heads of 64, over 50 words; weights from a seed."""
+    source = torch.Generator().manual_seed(3)
+
+    def weight(*shape: int) -> torch.Tensor:
+        return (torch.randn(shape, generator=source) / shape[0] ** 0.5).bfloat16()
+
+    table = weight(50, 128) * 50**0.5
+    x = table[tokens]
+    for _ in range(2):
+        y = torch.nn.functional.rms_norm(x, (128,))
+        q, k, v = ((y @ weight(128, 128)).unflatten(-1, (2, 64)) for _ in range(3))
+        q, k = (torch.nn.functional.normalize(z.float(), dim=-1).bfloat16() for z in (q, k))
+        g = torch.nn.functional.logsigmoid((y @ weight(128, 2)).float() + 2)
+        beta = (y @ weight(128, 2)).float().sigmoid()
+        o, _ = rule(q, k, v, g, beta)
+        x = x + o.to(x.dtype).flatten(-2) @ weight(128, 128)
+    return (torch.nn.functional.rms_norm(x, (128,)) @ weight(128, 50)).double()
+
+
+def test_a_model_that_swaps_one_import(package):
+    tokens = torch.randint(50, (2, 100), generator=torch.Generator().manual_seed(4))
+    ours = model(package.module.chunk_gated_delta_rule, tokens)
+    theirs = model(recurrence.gated_delta_rule, tokens)
+    assert error(ours, theirs) < 2e-2  # measured 8e-3: roundings to bfloat16 between the layers
+    clear = theirs.topk(2).values.diff().abs()[..., 0] > 0.1
+    assert (ours.argmax(-1) == theirs.argmax(-1))[clear].all()
+
+
+# -- everything ----------------------------------------------------------------------------------
+
+SHAPES = [(64, 64, 2), (128, 128, 2), (96, 192, 2), (256, 256, 1)]  # DK, DV, chunks in flight
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("varlen", [False, True])
+@pytest.mark.parametrize("io", DTYPES)
+@pytest.mark.parametrize("DK, DV, stages", SHAPES)
+def test_every_shape(tmp_path, DK, DV, stages, io, varlen):
+    made = Package(tmp_path)
+    made.chunked(io, DK, DV, varlen, G=3, stages=stages)
+    made.add("l2norm", D=DK, io=io)
+    given = inputs(io, T=150, H=1, HV=3, DK=DK, DV=DV, unit=False)
+    cu = torch.tensor([0, 150]) if varlen else None
+    first = torch.randn(1, 3, DK, DV)
+    options = {"initial_state": first, "output_final_state": True, "use_qk_l2norm_in_kernel": True}
+    o, last = made.module.chunk_gated_delta_rule(*given, **options, cu_seqlens=cu)
+    right, state = recurrence.gated_delta_rule(*given, initial_state=first, l2norm=True)
+    assert error(o, right) < CHUNKED[io] and error(last, state) < CHUNKED[io]
+
+
+@pytest.mark.long
+def test_chunks_of_32(tmp_path):
+    made = Package(tmp_path)
+    made.chunked("bfloat16", 128, 128, BC=32, stages=1)
+    given = inputs("bfloat16", T=100, DK=128, DV=128)
+    o, _ = made.module.chunk_gated_delta_rule(*given)
+    assert error(o, recurrence.gated_delta_rule(*given)[0]) < CHUNKED["bfloat16"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif("not __import__('gdngen.verify').verify.on_gpu()")
+@pytest.mark.parametrize("varlen", [False, True])
+@pytest.mark.parametrize("io", DTYPES)
+@pytest.mark.parametrize("DK, DV, stages", SHAPES)
+def test_every_shape_on_a_gpu(tmp_path, DK, DV, stages, io, varlen):
+    stages = 1 if io == "float32" and DK > 64 else stages
+    made = Package(tmp_path)
+    BC = 32 if io == "float32" and DK > 128 else 64
+    made.chunked(io, DK, DV, varlen, G=2, BC=BC, stages=stages)
+    given = inputs(io, T=300, H=2, HV=4, DK=DK, DV=DV)
+    cu = torch.tensor([0, 70, 70, 71, 300]) if varlen else torch.tensor([0, 300])
+    first = torch.randn(len(cu) - 1, 4, DK, DV)
+    there = [x.cuda() for x in given]
+    o, last = made.module.chunk_gated_delta_rule(
+        *there,
+        initial_state=first.cuda(),
+        output_final_state=True,
+        cu_seqlens=cu.cuda() if varlen else None,
+    )
+    loose = {"float32": 3e-3, "bfloat16": 1e-2, "float16": 3e-3}[io]  # tensor cores round float32
+    for n, a, b in sequences(cu):
+        part = [x[:, a:b] for x in given]
+        right, state = recurrence.gated_delta_rule(*part, initial_state=first[n : n + 1])
+        assert error(o[:, a:b], right) < loose or a == b
+        assert error(last[n : n + 1], state) < loose

@@ -1,0 +1,164 @@
+"""Scalars, and copies of ranges that end early: what they mean, and what is refused."""
+
+import ast
+
+import pytest
+import torch
+from rendering import kernels, module
+from small_spec import edited, read
+
+from gdngen import verify
+from gdngen.interpret import interpret
+from gdngen.model import Assign, Copy
+
+# Parts of x lie one behind the other; each is turned to its running sum over at most 32 rows.
+PARTS = """\
+kernel: parts
+dims: [C, D]
+runtime: [T, M]
+dtypes: {io: null, acc: float32}
+options: {given: [true, false]}
+variants:
+  forall: {C: 32, D: 32, io: [float32, float16], given: [true, false]}
+tensors:
+  x: {role: in, shape: [T, D], dtype: io}
+  cu: {role: in, shape: [M], dtype: int32, sample: offsets, when: given}
+  f: {role: in, shape: [2], dtype: acc}
+  y: {role: out, shape: [T, D], dtype: io}
+grid: {n: "where(given, M - 1, 1)"}
+scalars:
+  next: n + 1
+  start: where(given, cu[n], 0)
+  end: where(given, cu[next], T)
+  factor: f[0] * 2.0
+buffers:
+  x_s: {scope: shared, shape: [C, D], dtype: acc}
+  y_s: {scope: shared, shape: [C, D], dtype: acc}
+stages:
+  all:
+    - loop: {c: "ceildiv(end - start, C)"}
+      do:
+        - copy: x[start + c*C:min(start + (c+1)*C, end), :] -> x_s
+        - cumsum: x_s -> y_s
+          axis: 0
+        - map: {i: C, j: D}
+          do:
+            - y_s[i, j] = y_s[i, j] * factor
+        - copy: y_s -> y[start + c*C:min(start + (c+1)*C, end), :]
+"""
+
+
+def parts(io: str = "float32", given: bool = True):
+    found = (k for k in kernels(PARTS) if dict(k.dtypes)["io"] == io)
+    return next(k for k in found if dict(k.values)["given"] is given)
+
+
+def test_a_scalar_that_reads_a_tensor_is_read_once():
+    kernel = parts()
+    found = [(s.name, ast.unparse(s.value), s.dtype) for s in kernel.scalars]
+    assert found == [
+        ("start", "cu[n]", "int32"),
+        ("end", "cu[n + 1]", "int32"),
+        ("factor", "f[0] * 2.0", "float32"),
+    ]
+
+
+def test_a_scalar_of_sizes_stands_for_its_expression():
+    kernel = parts(given=False)
+    assert [s.name for s in kernel.scalars] == ["factor"]
+    load, *_, store = kernel.leaves()
+    assert isinstance(load, Copy) and isinstance(store, Copy), "the tensor's own end is no other"
+    assert ast.unparse(load.src.index[0].start) == "c * C"
+    assert kernel.runtime == ("T",) and "cu" not in [t.name for t in kernel.tensors]
+
+
+def test_a_range_that_ends_early_becomes_a_map():
+    load, *_, store = parts("float16").leaves()
+    assert isinstance(load, Assign) and isinstance(store, Assign)
+    assert [(a.name, a.extent) for a in load.axes] == [("i", 32), ("j", 32)]
+    value = "where(start + c * C + i < end, cast(x[start + c * C + i, j], acc), cast(0, acc))"
+    assert ast.unparse(load.value) == value and load.covers
+    assert ast.unparse(store.guard) == "start + c * C + i < end"
+    assert ast.unparse(store.value) == "cast(y_s[i, j], io)"
+
+
+def test_what_it_means():
+    x, cu = torch.randn(100, 32), torch.tensor([0, 70, 70, 100])
+    got = interpret(parts(), {"x": x, "cu": cu, "f": torch.tensor([0.5, 9.0])})["y"]
+    chunks = [part for a in (x[:70], x[70:]) for part in a.double().split(32)]
+    assert torch.allclose(got, torch.cat([part.cumsum(0) for part in chunks]))
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("io", ["float32", "float16"])
+def test_it_runs(tmp_path, io, given):
+    kernel = parts(io, given)
+    path, plans = module(kernel, tmp_path)
+    verdict = verify.verify(kernel, path, {})
+    assert verdict.ok, verdict.problems()
+
+
+WRONG = {
+    "unknown name": ("half: »cc // 2", "unknown name 'cc'"),
+    "unknown tensor": ("half: »xx[0, 0, 0]", "unknown name 'xx'"),
+    "two of a name": ("b: c // 2", "a scalar and a block index share the name 'b'"),
+    "of a tile": ("half: »g_s[0]", "unknown name 'g_s'"),
+    "of a word": ("half: »mode", "'mode' is a word"),
+    "of 16 bits": ("half: »x[b, c, 0]", "'half' is float16; what a block reads is int32 or float32"),
+    "outside the language": ("half: »lambda x", "not an expression"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_scalar(case):
+    line, words = WRONG[case]
+    text = edited(("threads: 128\n", f"threads: 128\nscalars:\n  {line.replace('»', '')}\n"))
+    errors = read(text).errors
+    assert any(words in e.what for e in errors), [e.what for e in errors]
+    at = next(e.where for e in errors if words in e.what)
+    if "»" in line:
+        assert text.splitlines()[at.line - 1] == "  " + line.replace("»", "")
+        assert at.column == len("  ") + line.index("»") + 1
+
+
+def test_an_alias_is_blamed_where_it_stands():
+    text = edited(
+        ("threads: 128\n", "threads: 128\nscalars: {late: c + 1}\n"),
+        ("t_s[i, j] = p_f[i, j] * g_s[i]", "t_s[i, j] = p_f[i, j] * g_s[late]"),
+    )
+    (error,) = read(text).errors
+    line = text.splitlines()[error.where.line - 1]
+    assert line[error.where.column - 1 :].startswith("late"), error
+
+
+LOAD = "copy: x[b, c*N:(c+1)*N, :] -> x_s"
+CLIPS = {
+    "of a tile": (LOAD, "copy: x_s[c:min(c + N, M), :] -> x_s", "a range that ends early is of a tensor"),
+    "unknown size": (
+        LOAD,
+        "copy: x[b, c*N:min(c*M + T, T - 1), :] -> x_s",
+        "the size of the range is not known when rendering",
+    ),
+    "another shape": (
+        LOAD,
+        "copy: x[b, c*N:min(c*N + 32, T - 1), :] -> x_s",
+        "a copy between [32, 64] of a tensor and [64, 64]",
+    ),
+    "both sides": (
+        LOAD,
+        "copy: x[b, c*N:min(c*N + N, T - 1), :] -> y[b, c*N:min(c*N + N, T - 1), :]",
+        "a copy between two ranges that end early",
+    ),
+    "of an input": (
+        "copy: t_s -> y[b, c*N:(c+1)*N, :]",
+        "copy: t_s -> x[b, c*N:min(c*N + N, T - 1), :]",
+        "'x' is an input; it can't be written",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CLIPS)
+def test_a_wrong_range(case):
+    old, new, words = CLIPS[case]
+    errors = read(edited((old, new))).errors
+    assert any(words in e.what for e in errors), [e.what for e in errors]
