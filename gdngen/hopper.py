@@ -68,7 +68,11 @@ def in_program(kernel: Kernel, slots: Iterable[Slot]) -> tuple[str, ...]:
         if s is loop:
             break
         for leaf in model.leaves(s):
-            if isinstance(leaf, Copy) and leaf.src.name in fragments and kernel.buffer(leaf.dst.name):
+            if (
+                isinstance(leaf, Copy)
+                and leaf.src.name in fragments
+                and kernel.buffer(leaf.dst.name)
+            ):
                 found.append(
                     f"{TARGET}: line {leaf.where.line}: '{leaf.src.name}' is copied before a pipelined "
                     f"loop that TMA loads tiles for: copy it inside the loop"

@@ -180,12 +180,16 @@ def _allocation(b: Buffer, p: Planned, text: Text) -> str:
 
 
 def _slot_shape(slot: Slot, kernel: Kernel, text: Text) -> str:
+    """Sides of a slot in the author's words; where tenants lie side by side, the number that they need."""
     tenants = [kernel.buffer(t) for t in slot.tenants]
     sides = []
-    for axis in range(len(slot.shape)):
-        sizes = dict.fromkeys(text.size(t, axis) for t in tenants)
-        same = {t.shape[axis] for t in tenants} == {slot.shape[axis]}
-        sides.append(text.size(tenants[0], axis) if same else f"max({', '.join(sizes)})")
+    for axis, side in enumerate(slot.shape):
+        words = dict.fromkeys(text.size(t, axis) for t in tenants)
+        sizes = {t.shape[axis] for t in tenants}
+        if sizes == {side}:
+            sides.append(text.size(tenants[0], axis))
+        else:
+            sides.append(f"max({', '.join(words)})" if max(sizes) == side else str(side))
     return ", ".join(sides)
 
 

@@ -80,7 +80,9 @@ def sizes(kernel: Kernel, ragged: bool = True, longer: bool = False) -> dict[str
 def parts(kernel: Kernel) -> dict[str, int]:
     """Sizes that count parts of a length -> how many more than parts they are: 1 where the ends of
     the parts are counted, 0 where a row says both ends of one."""
-    found = [t for t in kernel.tensors if t.sample == "offsets" and isinstance(t.shape[0], ast.Name)]
+    found = [
+        t for t in kernel.tensors if t.sample == "offsets" and isinstance(t.shape[0], ast.Name)
+    ]
     return {t.shape[0].id: 2 - len(t.shape) for t in found}
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gdngen import compiler, expr, packing, pipeline, warps
-from gdngen.analysis import loaded
 from gdngen.emission import Emitted, Guarded, emitted, homes, is_block
 from gdngen.model import (
     BYTES,
@@ -145,7 +144,10 @@ class _Facts:
         }
         for s in self.emitted(self.kernel.statements()):
             if producer and isinstance(s, Loop) and s.kind == "pipelined":
-                found.append(frozenset(self.lowered[n] for n in loaded(s) if n in self.lowered))
+                loads = [
+                    c for c in leaves(s) if isinstance(c, Copy) and self.kernel.tensor(c.src.name)
+                ]
+                found.append(frozenset(self.lowered[c.dst.name] for c in loads))
             several = isinstance(s, Loop) and len(list(self.emitted(s.body))) > 1
             if several or (isinstance(s, Gemm) and s.id in stepped):
                 loops.append(len(found))

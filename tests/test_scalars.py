@@ -104,7 +104,10 @@ WRONG = {
     "two of a name": ("b: c // 2", "a scalar and a block index share the name 'b'"),
     "of a tile": ("half: »g_s[0]", "unknown name 'g_s'"),
     "of a word": ("half: »mode", "'mode' is a word"),
-    "of 16 bits": ("half: »x[b, c, 0]", "'half' is float16; what a block reads is int32 or float32"),
+    "of 16 bits": (
+        "half: »x[b, c, 0]",
+        "'half' is float16; what a block reads is int32 or float32",
+    ),
     "outside the language": ("half: »lambda x", "not an expression"),
 }
 

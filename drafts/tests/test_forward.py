@@ -253,7 +253,9 @@ def test_sequences_come_in_one_batch(package):
 
 def test_a_shape_that_no_kernel_is_for(package):
     given = inputs("float32", DK=80, DV=80, T=3)
-    with pytest.raises(NotImplementedError, match="specs/decode.yaml with DK=80, DV=80.*norm=false.*--set DK=80"):
+    with pytest.raises(
+        NotImplementedError, match="specs/decode.yaml with DK=80, DV=80.*norm=false.*--set DK=80"
+    ):
         package.module.fused_recurrent_gated_delta_rule(*given)
 
 

@@ -109,8 +109,13 @@ def test_nothing_of_a_spec_is_code():
     spec = spec.replace("rows of {D} are no eights", "' + os.system('x') + '")
     tree = ast.parse(text(spec))
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    imported = [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))]
-    assert "os" not in names and imported == ["from pathlib import Path", "from gdngen import runtime"]
+    imported = [
+        ast.unparse(n) for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))
+    ]
+    assert "os" not in names and imported == [
+        "from pathlib import Path",
+        "from gdngen import runtime",
+    ]
 
 
 def test_the_steps_name_kernels_as_their_specs_do():
