@@ -15,7 +15,7 @@ from gdngen import driver, plan as planning, tables, write
 from gdngen.devices import Device, device, devices
 from gdngen.errors import GdngenError, show
 from gdngen.lean import OBJECTIVES
-from gdngen.driver import Loaded, Module
+from gdngen.driver import Checked, Loaded, Module
 
 GENERATED = "generated"
 
@@ -383,7 +383,7 @@ def _plan(options) -> int:
 def _compare(options, loaded: list[Loaded], wish: planning.Wish) -> int:
     from gdngen import compare
 
-    variants = [v for one in loaded for v in one.variants]
+    variants = _free(loaded)
     with tempfile.TemporaryDirectory() as folder:
         rows = compare.rows(variants, wish, _targets(options), not options.no_lower, Path(folder))
     if options.json:
@@ -396,15 +396,20 @@ def _compare(options, loaded: list[Loaded], wish: planning.Wish) -> int:
 def _diff(options, loaded: list[Loaded], wish: planning.Wish) -> int:
     from gdngen import compare
 
-    for one in loaded:
-        for v in one.variants:
-            for target in _targets(options) or v.kernel.targets:
-                both = [
-                    planning.plan(v.kernel, v.found, dataclasses.replace(wish, policy=p), target)
-                    for p in options.diff
-                ]
-                print("\n".join(compare.differences(v, *both)))
+    for v in _free(loaded):
+        for target in _targets(options) or v.kernel.targets:
+            both = [
+                planning.plan(v.kernel, v.found, dataclasses.replace(wish, policy=p), target)
+                for p in options.diff
+            ]
+            print("\n".join(compare.differences(v, *both, wish)))
     return 0
+
+
+def _free(loaded: list[Loaded]) -> list[Checked]:
+    """Variants that leave the policy to the command line; all of them where none does."""
+    every = [v for one in loaded for v in one.variants]
+    return [v for v in every if v.kernel.policy is None] or every
 
 
 def _print_plan(options, rows: list[dict]) -> None:
@@ -415,6 +420,7 @@ def _print_plan(options, rows: list[dict]) -> None:
         "asked",
         "lower bound",
         "fits",
+        "registers",
         "blocks/SM",
     ]
     limits = sorted({f"{r['device']} {r['limit']:,}" for r in rows})
@@ -423,9 +429,10 @@ def _print_plan(options, rows: list[dict]) -> None:
         storage = [f"{r['storage'][p]:,}" for p in planning.POLICIES]
         asked = f"{r['asked']:,}" + ("*" if r["compiler_merging"] == "on" else " ")
         fits = "yes" if r["fits"] else "no"
-        blocks = str(r["blocks_per_sm"])
+        registers = str(r["registers"]) + (" " if r["registers_recorded"] else "~")
+        held = [registers, str(r["blocks_per_sm"])]
         body.append(
-            [r["variant"], r["target"], *storage, asked, f"{r['lower_bound']:,}", fits, blocks]
+            [r["variant"], r["target"], *storage, asked, f"{r['lower_bound']:,}", fits, *held]
         )
     print(tables.table(headings, body, left=2))
     print(
@@ -433,6 +440,8 @@ def _print_plan(options, rows: list[dict]) -> None:
     )
     if any(r["compiler_merging"] == "on" for r in rows):
         print("* the compiler's own merging stays on: it asks for less than the slots would")
+    if not all(r["registers_recorded"] for r in rows):
+        print("~ registers are estimated: no compiler has reported this variant on this target")
     for line in tables.sentences(rows):
         print(line)
 

@@ -24,10 +24,11 @@ OBJECTIVES = ("blocks", "bytes")
 class Proof:
     """What no legal order can go below, and how far the plan is from it; bytes.
 
-    live    least live bytes over all legal orders of the chosen program
-    bound   the same by classes of storage that don't mix: no assignment of slots is below it
+    live    least live bytes over all legal orders of the program that needs the least
+    bound   least bytes by classes of storage that don't mix, over all orders of all programs that were
+            tried: no assignment of slots is below it
     bytes   what the slots take
-    states  ideals of statements that the search went through; `exhausted` if it saw all
+    states  ideals of statements that the searches went through; `exhausted` if they saw all
     """
 
     live: int
@@ -38,7 +39,7 @@ class Proof:
 
     @property
     def optimal(self) -> bool:
-        return self.exhausted and self.bytes == self.bound
+        return self.bytes == self.bound
 
 
 @dataclass(frozen=True)
@@ -168,8 +169,8 @@ def _proven(made: Lean, candidates: list[Candidate]) -> Lean:
     outside = sum(b.bytes for b in best.kernel.shared() if b.name in analyse(best.kernel).private)
     proof = replace(
         made.proof,
-        live=live.bytes + outside,
-        bound=best.least.bytes + outside,
+        live=live.bound + outside,
+        bound=min(c.least.bound for c in candidates) + outside,
         states=sum(c.least.states for c in candidates) + live.states,
         exhausted=live.proven and all(c.least.proven for c in candidates),
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from gdngen import plan as planning
 from gdngen.compare import Row
 from gdngen.devices import Device, devices
-from gdngen.driver import Checked, Loaded, load
+from gdngen.driver import Checked, Loaded, load, wished
 from gdngen.errors import GdngenError
 from gdngen.lean import Proof
 from gdngen.model import BYTES, Leaf
@@ -37,14 +37,18 @@ def sharing(p: Planned) -> list[str]:
     return out
 
 
+def named(v: Checked) -> str:
+    """A variant's module, with its policy where it names one."""
+    return v.kernel.module + (f" ({v.kernel.policy})" if v.kernel.policy else "")
+
+
 def plan_row(v: Checked, plans: dict[str, Planned], wish: Wish, on: Device) -> dict:
     """One row of `gdngen plan`, as data; bytes everywhere."""
     chosen = plans[wish.policy]
     plan, proof = chosen.plan, chosen.plan.proof
     regs = registers(v.kernel, plan.target)
-    named = f" ({v.kernel.policy})" if v.kernel.policy else ""
     return {
-        "variant": v.kernel.module + named,
+        "variant": named(v),
         "target": plan.target,
         "device": on.name,
         "policy": wish.policy,
@@ -59,6 +63,7 @@ def plan_row(v: Checked, plans: dict[str, Planned], wish: Wish, on: Device) -> d
         "fits": plan.asked <= on.limit,
         "registers": regs.count,
         "registers_recorded": regs.recorded,
+        "spills": regs.spills if regs.recorded else None,
         "blocks_per_sm": on.blocks_per_sm(plan.asked, v.kernel.threads, regs.count),
         "slots": [_slot(chosen, s) for s in plan.slots],
         "shared": sharing(chosen),
@@ -111,6 +116,8 @@ def sentences(rows: list[dict]) -> list[str]:
         for c in r["changes"]:
             saves = f" ({c['saves']:,} bytes less)" if c["saves"] else ", at no cost in bytes"
             lines.append(f"  {c['kind']}: {c['what']}{saves}")
+        if r["spills"]:
+            lines.append(f"  spills: {r['spills']:,} bytes a thread, in the kernel that is checked in")
         if r["proof"]:
             lines.append(f"  proof: {_proved(r['proof'])}")
         if lines:
@@ -206,12 +213,13 @@ def all_devices(variants: Iterable[Checked], wish: Wish) -> str:
     for v in variants:
         cells = []
         for on in devices().values():
-            p = planning.plan(v.kernel, v.found, replace(wish, device=on.name), on.target).plan
+            own = replace(wished(v, wish), device=on.name)
+            p = planning.plan(v.kernel, v.found, own, on.target).plan
             count = on.blocks_per_sm(
                 p.asked, v.kernel.threads, registers(v.kernel, on.target).count
             )
             cells.append(str(count) if p.asked <= on.limit else "no")
-        rows.append([v.kernel.module, *cells])
+        rows.append([named(v), *cells])
     return table(["variant", *devices()], rows)
 
 

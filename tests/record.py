@@ -24,12 +24,16 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_text().encode()).hexdigest()
 
 
-def asked(job: Job) -> tuple[Job, dict[str, int], int | None]:
+def asked(job: Job) -> tuple[Job, dict[str, int], int | dict[str, int] | None]:
     """Bytes that a module asks for on a target, and the registers that it takes there if nvcc says."""
     module, target = job
     lowered = lowering.cached_lower(ROOT / "generated" / module, target)
-    found = lowering.registers(lowered.source, target) if target.startswith("sm_") else None
+    found = (
+        lowering.cached_registers(lowered.source, target) if target.startswith("sm_") else None
+    )
     bytes_ = {"dynamic": lowered.dynamic_bytes, "static": lowered.static_bytes}
+    if found and found.spills:
+        return job, bytes_, {"registers": found.registers, "spills": found.spills}
     return job, bytes_, found and found.registers
 
 
