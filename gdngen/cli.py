@@ -69,6 +69,11 @@ def _parser() -> argparse.ArgumentParser:
             action="store_true",
             help="lean may read a tile from memory a second time",
         )
+        made.add_argument(
+            "--allow-views",
+            action="store_true",
+            help="lean may put a tile onto the bytes of a dead one of another float dtype",
+        )
         return made
 
     made = command("render", _render, "write the kernels of specs into generated/")
@@ -204,6 +209,7 @@ def _wish(options) -> planning.Wish:
         policy=options.policy,
         objective=options.objective,
         allow_reload=options.allow_reload,
+        allow_views=options.allow_views,
         device=on if on in devices() else None,
     )
 

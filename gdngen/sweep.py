@@ -81,4 +81,6 @@ def line(job: Job, verdict: Verdict) -> str:
     asked = ", ".join(f"{b.asked:,} on {b.target}" for b in verdict.bytes if b.asked is not None)
     word = "ok" if verdict.ok else "WRONG"
     code = "".join(f", {c}" for c in verdict.code)
-    return f"{word}  {job.path.stem}  off by {verdict.worst():.1e} at worst, {asked} bytes asked{code}"
+    return (
+        f"{word}  {job.path.stem}  off by {verdict.worst():.1e} at worst, {asked} bytes asked{code}"
+    )

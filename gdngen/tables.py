@@ -33,8 +33,15 @@ def sharing(p: Planned) -> list[str]:
             first, *rest = slot.tenants
             dead = ", ".join(f"{t} is dead after {p.found.stages(t)[1]}" for t in slot.tenants[:-1])
             apart = sum(p.kernel.buffer(t).bytes for t in slot.tenants) - slot.bytes
-            out.append(f"{', '.join(rest)} on {first} ({dead}; {apart:,} bytes less)")
+            told = ", ".join(_seen(slot, t) for t in rest)
+            out.append(f"{told} on {first} ({dead}; {apart:,} bytes less)")
     return out
+
+
+def _seen(slot: Slot, tenant: str) -> str:
+    """A tenant, and as what it sees the slot where that is not of its dtype."""
+    dtype = slot.dtype_of(tenant)
+    return f"{tenant} (as {dtype}{list(slot.seen(tenant))})" if dtype != slot.dtype else tenant
 
 
 def named(v: Checked) -> str:
@@ -73,7 +80,7 @@ def plan_row(v: Checked, plans: dict[str, Planned], wish: Wish, on: Device) -> d
 
 
 def _changes(v: Checked, p: Planned, wish: Wish) -> list[dict]:
-    worth = savings(v.kernel, p, wish.allow_reload)
+    worth = savings(v.kernel, p, wish)
     return [
         {"kind": c.kind, "what": c.text, "saves": saves} for c, saves in zip(p.plan.changes, worth)
     ]
@@ -117,7 +124,9 @@ def sentences(rows: list[dict]) -> list[str]:
             saves = f" ({c['saves']:,} bytes less)" if c["saves"] else ", at no cost in bytes"
             lines.append(f"  {c['kind']}: {c['what']}{saves}")
         if r["spills"]:
-            lines.append(f"  spills: {r['spills']:,} bytes a thread, in the kernel that is checked in")
+            lines.append(
+                f"  spills: {r['spills']:,} bytes a thread, in the kernel that is checked in"
+            )
         if r["proof"]:
             lines.append(f"  proof: {_proved(r['proof'])}")
         if lines:
@@ -179,6 +188,8 @@ def _helps(plan: Plan, on: Device, spec: Loaded, v: Checked, wish: Wish) -> list
         )
     again = replace(wish, policy="lean", objective="bytes", allow_reload=True)
     tries.append(("--policy lean --objective bytes --allow-reload", again, {}))
+    viewed = replace(again, allow_views=True)
+    tries.append(("--policy lean --objective bytes --allow-reload --allow-views", viewed, {}))
     own = {k: str(x) for k, x in v.kernel.values} | {k: x for k, x in v.kernel.dtypes}
     for dim in v.kernel.dims:
         half = int(own[dim]) // 2

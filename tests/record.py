@@ -28,9 +28,7 @@ def asked(job: Job) -> tuple[Job, dict[str, int], int | dict[str, int] | None]:
     """Bytes that a module asks for on a target, and the registers that it takes there if nvcc says."""
     module, target = job
     lowered = lowering.cached_lower(ROOT / "generated" / module, target)
-    found = (
-        lowering.cached_registers(lowered.source, target) if target.startswith("sm_") else None
-    )
+    found = lowering.cached_registers(lowered.source, target) if target.startswith("sm_") else None
     bytes_ = {"dynamic": lowered.dynamic_bytes, "static": lowered.static_bytes}
     if found and found.spills:
         return job, bytes_, {"registers": found.registers, "spills": found.spills}
