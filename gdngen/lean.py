@@ -18,6 +18,7 @@ from gdngen.storage import Slot
 from gdngen.rewrite import Change
 
 OBJECTIVES = ("blocks", "bytes")
+LATER = 10_000  # steps of a search beside that of the author's program
 
 
 @dataclass(frozen=True)
@@ -78,41 +79,45 @@ class Wish:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A program whose statements may be ordered: its block, and its least storage over all orders."""
+    """A program whose statements may be ordered: its block, and its least storage over all orders,
+    with or without views."""
 
     kernel: Kernel
     changes: tuple[Change, ...]
+    views: bool
     block: Block
     least: Best
 
 
 def plan(kernel: Kernel, wish: Wish) -> Lean:
     """The best program for the wish; its kernel is the author's with `changes` applied."""
-    wish = replace(wish, allow_views=wish.allow_views and packing.can_view(kernel, wish.target))
-    candidates = [
-        Candidate(program, changes, block, least)
-        for program, changes in programs.programs(kernel, wish.allow_reload)
-        if (block := blocks.block_of(program, views=wish.allow_views))
-        and (least := orders.least(block))
-    ]
-    candidates.sort(key=lambda c: (c.least.bytes, len(c.changes)))
-    chosen = _tightest(candidates, wish)
+    can = wish.allow_views and packing.can_view(kernel, wish.target)
+    candidates: list[Candidate] = []
+    for program, changes in programs.programs(kernel, wish.allow_reload):
+        for views in (False, True)[: 1 + can]:
+            block = blocks.block_of(program, views=views)
+            if least := orders.least(block, LATER if candidates else orders.LIMIT):
+                candidates.append(Candidate(program, changes, views, block, least))
+    candidates.sort(key=lambda c: (c.least.bytes, len(c.changes), c.views))
+    kinds = [[c for c in candidates if c.views == views] for views in (False, True)]
+    chosen = min(
+        (_tightest(those, wish) for those in kinds if those),
+        key=lambda made: (made.asked, made.departures),
+    )
     if wish.objective == "blocks" and chosen.asked <= wish.device.limit:
         chosen = _easiest(candidates, chosen, wish)
-    return _stage_out(_proven(chosen, candidates), wish.allow_views)
+    return _stage_out(_proven(chosen, candidates), can)
 
 
 def _tightest(candidates: list[Candidate], wish: Wish) -> Lean:
-    """Fewest bytes, then fewest departures; a candidate whose bound is no better need not be tried."""
+    """Fewest bytes asked for, then fewest departures; a candidate whose bound is no better need not be
+    tried."""
     best: Lean | None = None
     for c in candidates:
-        if best and (c.least.bytes, len(c.changes)) >= (best.proof.bytes, best.departures):
+        if best and (c.least.bytes, len(c.changes)) >= (best.asked, best.departures):
             continue
         made = _made(c, orders.fewest_moves(c.block, c.least.bytes) or c.least, wish)
-        if best is None or (made.proof.bytes, made.departures) < (
-            best.proof.bytes,
-            best.departures,
-        ):
+        if best is None or (made.asked, made.departures) < (best.asked, best.departures):
             best = made
     return best
 
@@ -153,7 +158,7 @@ def _made(c: Candidate, best: Best, wish: Wish) -> Lean:
     moved = set(orders.moves(best.order))
     program = rewrite.reordered(c.kernel, best.order, moved) if moved else c.kernel
     found = analyse(program)
-    slots = packing.pack(program, found, views=wish.allow_views)
+    slots = packing.pack(program, found, views=c.views)
     said = c.changes + tuple(_moved(c.kernel, program, u) for u in best.order if u in moved)
     said += tuple(_in_place(program, slots, found))
     own, merging = storage.layouts(program, slots, wish.target)
@@ -167,7 +172,7 @@ def _proven(made: Lean, candidates: list[Candidate]) -> Lean:
     live = (
         best.least
         if best.block.classes == 1
-        else orders.least(blocks.block_of(best.kernel, mixed=True))
+        else orders.least(blocks.block_of(best.kernel, mixed=True), LATER)
     )
     outside = sum(b.bytes for b in best.kernel.shared() if b.name in analyse(best.kernel).private)
     proof = replace(

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Vector = tuple[int, ...]
+LIMIT = 60_000  # steps of a search, after which it goes on with the best states alone
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def ready(block: Block, done: int) -> list[int]:
     return [u for u, before in enumerate(block.before) if not done >> u & 1 and not before & ~done]
 
 
-def least(block: Block, limit: int = 100_000) -> Best | None:
+def least(block: Block, limit: int = LIMIT) -> Best | None:
     """The order with the least sum of peaks, over all legal orders unless `limit` steps are taken.
 
     The author's order and a greedy one come first; the search is for anything better, so it is short
@@ -148,7 +149,7 @@ def least(block: Block, limit: int = 100_000) -> Best | None:
     found = better or best
     if found is None or proven:
         return found and Best(found.order, found.peaks, max(1, states), proven)
-    found, floor, more = _closed_in(block, costs, found, limit // 2)
+    found, floor, more = _closed_in(block, costs, found, limit)
     return Best(found.order, found.peaks, states + more, found.bytes == floor, floor)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gdngen import rewrite
 from gdngen.model import (
+    BYTES,
     Assign,
     Branch,
     Buffer,
@@ -177,11 +178,25 @@ def _allocation(b: Buffer, p: Planned, text: Text) -> str:
     shape = f"[{_slot_shape(slot, alike, p.kernel, text)}], {text.dtype(b.dtype_name)}"
     if slot.name == b.name:
         return f"{safe(b.name)} = T.alloc_shared({shape})"
-    before = slot.tenants[slot.tenants.index(b.name) - 1]
-    dead = f"{before} is dead after {p.found.stages(before)[1]}"
+    why = _why_free(b, slot, p)
     if alike[0] == b.name:
-        return f"{safe(b.name)} = T.view({safe(slot.name)}, {shape})  # the same bytes: {dead}"
-    return f"{safe(b.name)} = {safe(alike[0])}  # {dead}"
+        return f"{safe(b.name)} = T.view({safe(slot.name)}, {shape})  # the same bytes: {why}"
+    return f"{safe(b.name)} = {safe(alike[0])}  # {why}"
+
+
+def _why_free(b: Buffer, slot: Slot, p: Planned) -> str:
+    """'P is dead after neumann', of the last tenant before this one in its columns."""
+
+    def columns(name: str) -> range:
+        start, width = slot.column(name), p.kernel.buffer(name).shape[-1]
+        size = BYTES[slot.dtype_of(name)]
+        return range(start * size, (start + width) * size)
+
+    own, earlier = columns(b.name), slot.tenants[: slot.tenants.index(b.name)]
+    meets = [t for t in earlier if columns(t).start < own.stop and own.start < columns(t).stop]
+    if not meets:
+        return f"beside {earlier[-1]}"
+    return f"{meets[-1]} is dead after {p.found.stages(meets[-1])[1]}"
 
 
 def _slot_shape(slot: Slot, names: list[str], kernel: Kernel, text: Text) -> str:

@@ -198,11 +198,15 @@ def _helps(plan: Plan, on: Device, spec: Loaded, v: Checked, wish: Wish) -> list
     for name, dtype in v.kernel.dtypes:
         for other in sorted(narrow) if BYTES[dtype] > 2 else ():
             tries.append((f"--set {name}={other}", wish, {name: other}))
-    fits, above = [], []
+    fits, above, best = [], [], plan.asked
     for said, how, changed in tries:
-        asked = _asked(spec, {**own, **changed}, how, plan.target) if changed else None
-        if not changed:
-            asked = planning.plan(v.kernel, v.found, how, plan.target).plan.asked
+        if changed:
+            asked = _asked(spec, {**own, **changed}, how, plan.target)
+        else:  # each of these does more to the program: told where that helps
+            asked, most = planning.plan(v.kernel, v.found, how, plan.target).plan.asked, best
+            best = min(asked, best)
+            if asked >= most:
+                continue
         if asked is not None and asked < plan.asked:
             (fits if asked <= on.limit else above).append(f"{said} asks for {asked:,} bytes")
     short = [f"{text}, still too many" for text in above]

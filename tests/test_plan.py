@@ -110,7 +110,7 @@ def test_plan_that_does_not_fit_explains_its_peak(variants):
     lines = tables.peak_lines(p, device("metax-c500"), loaded, v, Wish("share"))
     text = "\n".join(lines)
     assert "2,048 reserved" in text and "live at once" in text and "k_beta" in text
-    assert "  help: --policy lean --objective bytes --allow-reload asks for 49,664 bytes" in lines
+    assert "  help: --policy lean --objective bytes --allow-reload asks for 33,280 bytes" in lines
 
 
 def test_policy_blocks_are_within_the_devices_limits(variants):
