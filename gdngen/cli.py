@@ -136,6 +136,14 @@ def _parser() -> argparse.ArgumentParser:
     made = command(
         "mutate", _mutate, "delete each barrier of the emulated CUDA in turn: is it missed?"
     )
+    made.add_argument(
+        "--plans",
+        action="store_true",
+        help="break plans instead, in every way that the judge must see",
+    )
+    made.add_argument(
+        "--random", type=int, default=0, metavar="N", help="with --plans: of N random specs too"
+    )
     made.add_argument("--json", action="store_true", help="the same as data")
 
     made = command("bench", _bench, "time kernels on a GPU, beside others and the memory floor")
@@ -517,6 +525,8 @@ def _emulate(options) -> int:
 def _mutate(options) -> int:
     from gdngen import emulate, sweep, waits
 
+    if options.plans:
+        return _mutate_plans(options)
     emulate.ready()
     loaded, done = waits.chosen(_load(options)), []
     with tempfile.TemporaryDirectory() as folder:
@@ -530,6 +540,26 @@ def _mutate(options) -> int:
     else:
         print(waits.total(done))
     return 0 if all(one.ok for one in done) else 1
+
+
+def _mutate_plans(options) -> int:
+    from gdngen import planted
+
+    found = [
+        p
+        for one in _load(options)
+        for v in one.variants
+        for p in planted.planted(v, v.kernel.module)
+    ]
+    found += planted.in_random(range(options.random))
+    missed = [p for p in found if not p.caught]
+    if options.json:
+        print(json.dumps([vars(p) for p in found], indent=1))
+    else:
+        for p in missed:
+            print(f"MISSED  {p.kernel}: {p.kind} {', '.join(p.names)}")
+        print(tables.table(["fault", "", "planted", "caught"], planted.rows(found), left=2))
+    return 1 if missed else 0
 
 
 # -- bench -----------------------------------------------------------------------------------------
