@@ -21,7 +21,6 @@ from gdngen.model import (
     Assign,
     Branch,
     Buffer,
-    Copy,
     Kernel,
     Leaf,
     Loop,
