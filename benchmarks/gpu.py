@@ -4,7 +4,8 @@
 
 verify    every kernel compiled and run against float64, each in a process of its own
 bench     `gdngen bench` on some of them, beside whatever peers are installed
-sanitize  compute-sanitizer's racecheck and memcheck on small runs of some
+sanitize  compute-sanitizer's racecheck and memcheck on a small run of each; of some, if there are other
+          parts
 
 A kernel that crashes or hangs stops nothing but itself. Results go to DIR (default: $OUT, else
 gpu-results) as JSON, with a chart; a table of each part is printed. Runs on what is checked in, and
@@ -16,13 +17,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -30,9 +30,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gdngen import bench, building, chart, gpu, peers, samples, shapes, tables, timings, verify
+from gdngen import (
+    bench, building, catalog, chart, gpu, peers, sanitize, shapes, tables, timings, verify,
+)  # fmt: skip
 from gdngen.building import Job
-from gdngen.catalog import GENERATED
 from gdngen.errors import GdngenError
 
 PARTS = ("verify", "bench", "sanitize")
@@ -41,15 +42,11 @@ LIMITS = {
     "bench": 8,
     "sanitize": 6,
 }  # kernels of a part, where --limit says nothing
-SELECT = {"verify": "*", "bench": "prepare_blocked/*c64*bfloat16*", "sanitize": "*bfloat16*"}
-TOOLS = ("racecheck", "memcheck")
-EACH = {"verify": 150, "sanitize": 150}  # seconds that one process may take
-RESERVE = 75  # seconds that bench leaves for sanitize
-BESIDE = {"sanitize": 4}  # processes at once, where it is not one a core
+ALONE = {"sanitize": 1000}  # where it is the only part
+SELECT = {"verify": "*", "bench": "prepare_blocked/*c64*bfloat16*", "sanitize": "*"}
+EACH = 150  # seconds that verifying one kernel may take
+RESERVE = 120  # seconds that bench leaves for sanitize
 TOOLKIT = "/usr/local/cuda/bin"  # where nvcc and compute-sanitizer are, if not on the path
-FOUND = 77  # exit code of compute-sanitizer that has found something
-SUMMARY = re.compile(r"SUMMARY: (\d+) (?:error|hazard)s?.*")
-CHILD = {"OMP_NUM_THREADS": "2", "TILELANG_PRINT_ON_COMPILATION": "0", "PYTHONUNBUFFERED": "1"}
 
 
 def main() -> int:
@@ -57,8 +54,12 @@ def main() -> int:
     os.environ["PATH"] += os.pathsep + TOOLKIT
     try:
         gpu.require()
+        if options.one == "sanitize":
+            every = {catalog.below(j.path): j for j in building.checked_in("*", gpu.target())}
+            sanitize.inside(every[name] for name in options.kernel)
+            return 0
         if options.one:
-            print(json.dumps(_ACTIONS[options.one](_job(options.kernel)), default=str))
+            print(json.dumps(_verify_one(_job(*options.kernel)), default=str))
             return 0
         if options.inside:
             return _bench_here(options)
@@ -82,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     made.add_argument("--one", choices=("verify", "sanitize"), help=argparse.SUPPRESS)
     made.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    made.add_argument("--kernel", help=argparse.SUPPRESS)
+    made.add_argument("--kernel", action="append", help=argparse.SUPPRESS)
     return made
 
 
@@ -93,7 +94,8 @@ def _job(path: str) -> Job:
 def _picked(options: argparse.Namespace, part: str) -> list[Job]:
     """Kernels of a part: those selected, at most its limit, evenly spread over the list."""
     jobs = building.checked_in(options.select or SELECT[part], gpu.target())
-    limit = options.limit or LIMITS[part]
+    usual = ALONE.get(part, LIMITS[part]) if options.parts == part else LIMITS[part]
+    limit = options.limit or usual
     return jobs if len(jobs) <= limit else [jobs[i * len(jobs) // limit] for i in range(limit)]
 
 
@@ -125,7 +127,7 @@ def _all(options: argparse.Namespace) -> int:
 
 
 def _side_by_side(
-    work: Iterable[tuple[Any, list[str]]], part: str, options: argparse.Namespace, stop: float
+    work: Iterable[tuple[Any, list[str]]], options: argparse.Namespace, stop: float
 ) -> list[tuple[Any, int | None, str, str]]:
     """Runs commands a few at a time: (key, exit code or None, output, errors) of each.
 
@@ -139,23 +141,20 @@ def _side_by_side(
             return key, None, "", "not run: the time was up"
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=min(EACH[part], left),
-                env={**os.environ, **CHILD},
+                command, capture_output=True, text=True, timeout=min(EACH, left),
+                env={**os.environ, **sanitize.CHILD},
             )  # fmt: skip
             return key, done.returncode, done.stdout, done.stderr
         except subprocess.TimeoutExpired:
             return key, None, "", "stopped: it took too long"
 
-    with ThreadPoolExecutor(BESIDE.get(part, options.workers)) as pool:
+    with ThreadPoolExecutor(options.workers) as pool:
         return list(pool.map(one, work))
 
 
-def _child(part: str, job: Job) -> list[str]:
-    return [sys.executable, __file__, "--one", part, "--kernel", _below(job)]
-
-
-def _below(job: Job) -> str:
-    return job.path.relative_to(GENERATED).as_posix()
+def _child(part: str, jobs: Iterable[Job]) -> list[str]:
+    named = [word for job in jobs for word in ("--kernel", catalog.below(job.path))]
+    return [sys.executable, __file__, "--one", part, *named]
 
 
 # -- verify ----------------------------------------------------------------------------------------
@@ -179,8 +178,8 @@ def _verify_one(job: Job) -> dict[str, Any]:
 
 def _verify(options: argparse.Namespace, stop: float) -> tuple[int, str]:
     jobs = _picked(options, "verify")
-    ran = _side_by_side([(j, _child("verify", j)) for j in jobs], "verify", options, stop)
-    results = {_below(job): _said(*rest) for job, *rest in ran}
+    ran = _side_by_side([(j, _child("verify", [j])) for j in jobs], options, stop)
+    results = {catalog.below(job.path): _said(*rest) for job, *rest in ran}
     _write(options, "verify.json", results)
     body, wrong = [], 0
     for name, r in results.items():
@@ -222,7 +221,11 @@ def _bench(options: argparse.Namespace, stop: float) -> tuple[int, str]:
         return 1, "not run: the time was up"
     try:
         done = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, timeout=left, env={**os.environ, **CHILD}
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=left,
+            env={**os.environ, **sanitize.CHILD},
         )
     except subprocess.TimeoutExpired:
         kept = options.out / "bench.json"
@@ -240,8 +243,7 @@ def _bench_here(options: argparse.Namespace) -> int:
         (options.out / "bench.svg").write_text(chart.svg(found))
 
     jobs, asked = _picked(options, "bench"), peers.chosen(options.peers)
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
-    found = bench.run(jobs, wanted, asked, say, options.workers, keep)
+    found = bench.run(jobs, wanted, asked, _say, options.workers, keep)
     print(timings.table(found))
     return 1 if bench.failed(found) else 0
 
@@ -249,52 +251,22 @@ def _bench_here(options: argparse.Namespace) -> int:
 # -- sanitize --------------------------------------------------------------------------------------
 
 
-def _run_one(job: Job) -> dict[str, Any]:
-    """A small run and nothing else: what the sanitizer looks at."""
-    import torch
-
-    from gdngen import lowering
-
-    kernel = lowering.load(job.path)()
-    for trial in samples.trials(job.kernel)[1:]:
-        tensors = samples.inputs(job.kernel, trial.sizes, step=trial.step)
-        kernel(*(t.cuda() for t in tensors.values()))
-        torch.cuda.synchronize()
-    return {}
-
-
 def _sanitize(options: argparse.Namespace, stop: float) -> tuple[int, str]:
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         return 1, "not run: there is no compute-sanitizer here"
-    jobs = _picked(options, "sanitize")
-    building.build_all([job.path for job in jobs], gpu.target(), options.workers)
-    work = [
-        (
-            (job, name),
-            [tool, "--tool", name, "--error-exitcode", str(FOUND), *_child("sanitize", job)],
-        )
-        for job in jobs
-        for name in TOOLS
-    ]
-    results, body, wrong = [], [], 0
-    for (job, name), code, output, errors in _side_by_side(work, "sanitize", options, stop):
-        summary = SUMMARY.search(output + errors)
-        clean = code == 0 and summary is not None and summary[1] == "0"
-        wrong += not clean
-        text = summary[0] if summary else (errors or output).strip()[-200:]
-        results.append({"kernel": _below(job), "tool": name, "clean": clean, "code": code, "summary": text,
-                        "output": "" if clean else (output + errors)[-4000:]})  # fmt: skip
-        body.append([_below(job), name, "clean" if clean else "FOUND", text.replace("\n", " ")])
-    _write(options, "sanitize.json", results)
-    return wrong, tables.table(["kernel", "tool", "", "summary"], body, left=4)
+    setup = sanitize.Setup(tool, lambda jobs: _child("sanitize", jobs), options.workers, stop, _say)
+    return sanitize.run(_picked(options, "sanitize"), setup, options.out)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _write(options: argparse.Namespace, name: str, data: Any) -> None:
     (options.out / name).write_text(json.dumps(timings.strict(data), indent=1, default=str) + "\n")
 
 
-_ACTIONS = {"verify": _verify_one, "sanitize": _run_one}
 _RUN = {"verify": _verify, "bench": _bench, "sanitize": _sanitize}
 
 if __name__ == "__main__":

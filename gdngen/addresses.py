@@ -17,10 +17,10 @@ def addresses(kernel: Kernel, plan: Plan) -> dict[str, Address]:
     found: dict[str, Address] = {}
     offset = 0
     for slot in plan.slots:
-        size = BYTES[slot.dtype]
-        strides = [*itertools.accumulate(reversed(slot.shape[1:]), lambda a, b: a * b, initial=1)]
-        strides = tuple(size * s for s in reversed(strides))
         for tenant in slot.tenants:
+            size, sides = BYTES[slot.dtype_of(tenant)], reversed(slot.seen(tenant)[1:])
+            strides = [*itertools.accumulate(sides, lambda a, b: a * b, initial=1)]
+            strides = tuple(size * s for s in reversed(strides))
             start = offset + slot.column(tenant) * strides[-1]
             rank = len(kernel.buffer(tenant).shape)
             found[tenant] = Address(start, strides[len(strides) - rank :], size)

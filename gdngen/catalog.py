@@ -60,6 +60,11 @@ def _target() -> str | None:
     return f"sm_{major}{minor}"
 
 
+def below(path: Path, root: Path = GENERATED) -> str:
+    """A kernel's file as the manifest names it."""
+    return path.relative_to(root).as_posix()
+
+
 def load(path: Path, kernel: str):
     """Imports one generated module (once) and returns its factory."""
     name = "gdngen_generated." + path.stem

@@ -15,7 +15,7 @@ from gdngen import driver, plan as planning, tables, write
 from gdngen.devices import Device, device, devices
 from gdngen.errors import GdngenError, show
 from gdngen.lean import OBJECTIVES
-from gdngen.driver import Loaded, Module
+from gdngen.driver import Checked, Loaded, Module
 
 GENERATED = "generated"
 
@@ -68,6 +68,11 @@ def _parser() -> argparse.ArgumentParser:
             "--allow-reload",
             action="store_true",
             help="lean may read a tile from memory a second time",
+        )
+        made.add_argument(
+            "--allow-views",
+            action="store_true",
+            help="lean may put a tile onto the bytes of a dead one of another float dtype",
         )
         return made
 
@@ -130,6 +135,14 @@ def _parser() -> argparse.ArgumentParser:
 
     made = command(
         "mutate", _mutate, "delete each barrier of the emulated CUDA in turn: is it missed?"
+    )
+    made.add_argument(
+        "--plans",
+        action="store_true",
+        help="break plans instead, in every way that the judge must see",
+    )
+    made.add_argument(
+        "--random", type=int, default=0, metavar="N", help="with --plans: of N random specs too"
     )
     made.add_argument("--json", action="store_true", help="the same as data")
 
@@ -204,6 +217,7 @@ def _wish(options) -> planning.Wish:
         policy=options.policy,
         objective=options.objective,
         allow_reload=options.allow_reload,
+        allow_views=options.allow_views,
         device=on if on in devices() else None,
     )
 
@@ -383,7 +397,7 @@ def _plan(options) -> int:
 def _compare(options, loaded: list[Loaded], wish: planning.Wish) -> int:
     from gdngen import compare
 
-    variants = [v for one in loaded for v in one.variants]
+    variants = _free(loaded)
     with tempfile.TemporaryDirectory() as folder:
         rows = compare.rows(variants, wish, _targets(options), not options.no_lower, Path(folder))
     if options.json:
@@ -396,15 +410,20 @@ def _compare(options, loaded: list[Loaded], wish: planning.Wish) -> int:
 def _diff(options, loaded: list[Loaded], wish: planning.Wish) -> int:
     from gdngen import compare
 
-    for one in loaded:
-        for v in one.variants:
-            for target in _targets(options) or v.kernel.targets:
-                both = [
-                    planning.plan(v.kernel, v.found, dataclasses.replace(wish, policy=p), target)
-                    for p in options.diff
-                ]
-                print("\n".join(compare.differences(v, *both)))
+    for v in _free(loaded):
+        for target in _targets(options) or v.kernel.targets:
+            both = [
+                planning.plan(v.kernel, v.found, dataclasses.replace(wish, policy=p), target)
+                for p in options.diff
+            ]
+            print("\n".join(compare.differences(v, *both, wish)))
     return 0
+
+
+def _free(loaded: list[Loaded]) -> list[Checked]:
+    """Variants that leave the policy to the command line; all of them where none does."""
+    every = [v for one in loaded for v in one.variants]
+    return [v for v in every if v.kernel.policy is None] or every
 
 
 def _print_plan(options, rows: list[dict]) -> None:
@@ -415,6 +434,7 @@ def _print_plan(options, rows: list[dict]) -> None:
         "asked",
         "lower bound",
         "fits",
+        "registers",
         "blocks/SM",
     ]
     limits = sorted({f"{r['device']} {r['limit']:,}" for r in rows})
@@ -423,9 +443,10 @@ def _print_plan(options, rows: list[dict]) -> None:
         storage = [f"{r['storage'][p]:,}" for p in planning.POLICIES]
         asked = f"{r['asked']:,}" + ("*" if r["compiler_merging"] == "on" else " ")
         fits = "yes" if r["fits"] else "no"
-        blocks = str(r["blocks_per_sm"])
+        registers = str(r["registers"]) + (" " if r["registers_recorded"] else "~")
+        held = [registers, str(r["blocks_per_sm"])]
         body.append(
-            [r["variant"], r["target"], *storage, asked, f"{r['lower_bound']:,}", fits, blocks]
+            [r["variant"], r["target"], *storage, asked, f"{r['lower_bound']:,}", fits, *held]
         )
     print(tables.table(headings, body, left=2))
     print(
@@ -433,6 +454,8 @@ def _print_plan(options, rows: list[dict]) -> None:
     )
     if any(r["compiler_merging"] == "on" for r in rows):
         print("* the compiler's own merging stays on: it asks for less than the slots would")
+    if not all(r["registers_recorded"] for r in rows):
+        print("~ registers are estimated: no compiler has reported this variant on this target")
     for line in tables.sentences(rows):
         print(line)
 
@@ -502,6 +525,8 @@ def _emulate(options) -> int:
 def _mutate(options) -> int:
     from gdngen import emulate, sweep, waits
 
+    if options.plans:
+        return _mutate_plans(options)
     emulate.ready()
     loaded, done = waits.chosen(_load(options)), []
     with tempfile.TemporaryDirectory() as folder:
@@ -515,6 +540,26 @@ def _mutate(options) -> int:
     else:
         print(waits.total(done))
     return 0 if all(one.ok for one in done) else 1
+
+
+def _mutate_plans(options) -> int:
+    from gdngen import planted
+
+    found = [
+        p
+        for one in _load(options)
+        for v in one.variants
+        for p in planted.planted(v, v.kernel.module)
+    ]
+    found += planted.in_random(range(options.random))
+    missed = [p for p in found if not p.caught]
+    if options.json:
+        print(json.dumps([vars(p) for p in found], indent=1))
+    else:
+        for p in missed:
+            print(f"MISSED  {p.kernel}: {p.kind} {', '.join(p.names)}")
+        print(tables.table(["fault", "", "planted", "caught"], planted.rows(found), left=2))
+    return 1 if missed else 0
 
 
 # -- bench -----------------------------------------------------------------------------------------

@@ -14,8 +14,11 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from gdngen import format, plan as planning, render
+from gdngen.devices import device
 from gdngen.driver import Checked
+from gdngen.model import Kernel
 from gdngen.plan import Plan, Planned, Wish
+from gdngen.registers import registers
 
 
 @dataclass(frozen=True)
@@ -94,21 +97,23 @@ def _text(p: Planned) -> str:
     return format.formatted(render.render(p), p.kernel.module)
 
 
-def differences(v: Checked, one: Planned, other: Planned) -> list[str]:
-    """What the second plan does that the first doesn't, in bytes."""
+def differences(v: Checked, one: Planned, other: Planned, wish: Wish) -> list[str]:
+    """What the second plan does that the first doesn't, in bytes and blocks per SM."""
     from gdngen.tables import sharing
 
     first, second = one.plan, other.plan
+    held = [blocks(p, wish, v.kernel) for p in (first, second)]
     lines = [f"{v.kernel.module} ({second.target}): {first.policy} {first.asked:,} bytes, "
-             f"{second.policy} {second.asked:,} bytes ({second.asked - first.asked:+,})"]  # fmt: skip
+             f"{second.policy} {second.asked:,} bytes ({second.asked - first.asked:+,}); "
+             f"{held[0]} blocks per SM, {held[1]} ({held[1] - held[0]:+})"]  # fmt: skip
     told = set(sharing(one)) | {c.text for c in first.changes}
     lines += [f"  shared: {s}" for s in sharing(other) if s not in told]
     lines += [f"  {c.kind}: {c.text}" for c in second.changes if c.text not in told]
     return lines
 
 
-def blocks(plan: Plan, wish: Wish, registers: int, threads: int) -> int:
-    """Blocks per SM that a plan leaves room for."""
-    from gdngen.devices import device
-
-    return device(wish.device or plan.target).blocks_per_sm(plan.asked, threads, registers)
+def blocks(plan: Plan, wish: Wish, kernel: Kernel) -> int:
+    """Blocks per SM that a plan of a kernel leaves room for."""
+    on = device(wish.device or plan.target)
+    count = registers(kernel, plan.target).count
+    return on.blocks_per_sm(plan.asked, kernel.threads, count)

@@ -15,7 +15,8 @@ from typing import Any
 
 # Vectorised loops do not compile for float16 on target `c`.
 PASS_CONFIGS = {"tirx.disable_vectorize": True}
-COMPILE_FLAGS = ["-O2"]
+# A view is the bytes of another dtype.
+COMPILE_FLAGS = ["-O2", "-fno-strict-aliasing"]
 
 
 @dataclass(frozen=True)

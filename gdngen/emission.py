@@ -17,12 +17,13 @@ from gdngen.model import Assign, Copy, Kernel, Loop, Point, Span, Statement, chi
 if TYPE_CHECKING:
     from gdngen.storage import Slot
 
-Home = Mapping[str, tuple[str, int]]  # buffer -> its slot, and its first column there
+# buffer -> its slot, and in elements of which dtype and from which column it lies there
+Home = Mapping[str, tuple[str, tuple[str, int]]]
 
 
 def homes(slots: Iterable[Slot]) -> Home:
     """Where each shared buffer lives."""
-    return {t: (s.name, s.column(t)) for s in slots for t in s.tenants}
+    return {t: (s.name, (s.dtype_of(t), s.column(t))) for s in slots for t in s.tenants}
 
 
 def fused(statements: Sequence[Statement], home: Home) -> Iterable[Statement | tuple[Assign, ...]]:
@@ -65,8 +66,8 @@ def _joins(run: list[Assign], s: Assign, home: Home) -> bool:
 
 def _element(a, home: Home) -> tuple[str, tuple]:
     """The storage that an access is in, and the element of it."""
-    place, column = home.get(a.name, (a.name, 0))
-    return place, (column, *(dump(i) for i in a.index))
+    place, start = home.get(a.name, (a.name, ("", 0)))
+    return place, (start, *(dump(i) for i in a.index))
 
 
 @dataclass(frozen=True)

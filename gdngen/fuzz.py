@@ -21,6 +21,8 @@ from gdngen.judge import Verdict, judge
 from gdngen.plan import Planned, Wish
 
 TARGET = "sm_80"
+FREEST = Wish("lean", "bytes", allow_reload=True, allow_views=True)  # everything that lean may do
+WISHES = {**{p: Wish(p) for p in planning.POLICIES}, "freest": FREEST}
 FEW = 6  # tiles of one class whose every assignment can be tried
 
 
@@ -57,12 +59,12 @@ def judged(v: Checked, made: Planned) -> Verdict:
     return judge(v.kernel, made.kernel, where, together=together(made.kernel, made.plan))
 
 
-def check(text: str, policies: Sequence[str] = planning.POLICIES) -> list[Disagreement]:
-    """What is wrong with the plans of a spec; nothing, one hopes."""
+def check(text: str, policies: Sequence[str] = tuple(WISHES)) -> list[Disagreement]:
+    """What is wrong with the plans of a spec, by the names of `WISHES`; nothing, one hopes."""
     v = load(text)
     out, seen = [], set()
     for policy in policies:
-        made = planning.plan(v.kernel, v.found, Wish(policy), TARGET)
+        made = planning.plan(v.kernel, v.found, WISHES[policy], TARGET)
         if policy == "share":
             out += list(_wasteful(v, made))
         key = (made.kernel, tuple(addresses(made.kernel, made.plan).items()))
@@ -113,12 +115,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--examples", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0, help="number of the first spec")
-    parser.add_argument("--policy", action="append", choices=planning.POLICIES)
+    parser.add_argument("--policy", action="append", choices=tuple(WISHES))
     parser.add_argument(
         "--tiles", type=int, default=40, help="leave out specs with more shared tiles than this"
     )
     options = parser.parse_args(argv)
-    policies = tuple(options.policy or planning.POLICIES)
+    policies = tuple(options.policy or WISHES)
     started, done, wrong = time.monotonic(), 0, 0
     for seed in range(options.seed, options.seed + options.examples):
         found = _findings(seed, policies, options.tiles)

@@ -12,22 +12,24 @@ from dataclasses import dataclass, replace
 from gdngen import blocks, emission, order as orders, programs, rewrite, slots as packing, storage
 from gdngen.analysis import Analysis, analyse
 from gdngen.devices import Device
-from gdngen.model import Copy, Gemm, Kernel, Leaf, Loop, Statement, touched
+from gdngen.model import BYTES, Buffer, Copy, Gemm, Kernel, Leaf, Loop, Statement, touched
 from gdngen.order import Best, Block
 from gdngen.storage import Slot
 from gdngen.rewrite import Change
 
 OBJECTIVES = ("blocks", "bytes")
+LATER = 10_000  # steps of a search beside that of the author's program
 
 
 @dataclass(frozen=True)
 class Proof:
     """What no legal order can go below, and how far the plan is from it; bytes.
 
-    live    least live bytes over all legal orders of the chosen program
-    bound   the same by classes of storage that don't mix: no assignment of slots is below it
+    live    least live bytes over all legal orders of the program that needs the least
+    bound   least bytes by classes of storage that don't mix, over all orders of all programs that were
+            tried: no assignment of slots is below it
     bytes   what the slots take
-    states  ideals of statements that the search went through; `exhausted` if it saw all
+    states  ideals of statements that the searches went through; `exhausted` if they saw all
     """
 
     live: int
@@ -38,7 +40,7 @@ class Proof:
 
     @property
     def optimal(self) -> bool:
-        return self.exhausted and self.bytes == self.bound
+        return self.bytes == self.bound
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Wish:
     objective: str = "blocks"
     allow_reload: bool = False
     registers: int | None = None
+    allow_views: bool = False
 
     def blocks(self, asked: int, threads: int) -> int:
         return self.device.blocks_per_sm(asked, threads, self.registers)
@@ -76,39 +79,45 @@ class Wish:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A program whose statements may be ordered: its block, and its least storage over all orders."""
+    """A program whose statements may be ordered: its block, and its least storage over all orders,
+    with or without views."""
 
     kernel: Kernel
     changes: tuple[Change, ...]
+    views: bool
     block: Block
     least: Best
 
 
 def plan(kernel: Kernel, wish: Wish) -> Lean:
     """The best program for the wish; its kernel is the author's with `changes` applied."""
-    candidates = [
-        Candidate(program, changes, block, least)
-        for program, changes in programs.programs(kernel, wish.allow_reload)
-        if (block := blocks.block_of(program)) and (least := orders.least(block))
-    ]
-    candidates.sort(key=lambda c: (c.least.bytes, len(c.changes)))
-    chosen = _tightest(candidates, wish)
+    can = wish.allow_views and packing.can_view(kernel, wish.target)
+    candidates: list[Candidate] = []
+    for program, changes in programs.programs(kernel, wish.allow_reload):
+        for views in (False, True)[: 1 + can]:
+            block = blocks.block_of(program, views=views)
+            if least := orders.least(block, LATER if candidates else orders.LIMIT):
+                candidates.append(Candidate(program, changes, views, block, least))
+    candidates.sort(key=lambda c: (c.least.bytes, len(c.changes), c.views))
+    kinds = [[c for c in candidates if c.views == views] for views in (False, True)]
+    chosen = min(
+        (_tightest(those, wish) for those in kinds if those),
+        key=lambda made: (made.asked, made.departures),
+    )
     if wish.objective == "blocks" and chosen.asked <= wish.device.limit:
         chosen = _easiest(candidates, chosen, wish)
-    return _stage_out(_proven(chosen, candidates))
+    return _stage_out(_proven(chosen, candidates), can)
 
 
 def _tightest(candidates: list[Candidate], wish: Wish) -> Lean:
-    """Fewest bytes, then fewest departures; a candidate whose bound is no better need not be tried."""
+    """Fewest bytes asked for, then fewest departures; a candidate whose bound is no better need not be
+    tried."""
     best: Lean | None = None
     for c in candidates:
-        if best and (c.least.bytes, len(c.changes)) >= (best.proof.bytes, best.departures):
+        if best and (c.least.bytes, len(c.changes)) >= (best.asked, best.departures):
             continue
         made = _made(c, orders.fewest_moves(c.block, c.least.bytes) or c.least, wish)
-        if best is None or (made.proof.bytes, made.departures) < (
-            best.proof.bytes,
-            best.departures,
-        ):
+        if best is None or (made.asked, made.departures) < (best.asked, best.departures):
             best = made
     return best
 
@@ -149,7 +158,7 @@ def _made(c: Candidate, best: Best, wish: Wish) -> Lean:
     moved = set(orders.moves(best.order))
     program = rewrite.reordered(c.kernel, best.order, moved) if moved else c.kernel
     found = analyse(program)
-    slots = packing.pack(program, found)
+    slots = packing.pack(program, found, views=c.views)
     said = c.changes + tuple(_moved(c.kernel, program, u) for u in best.order if u in moved)
     said += tuple(_in_place(program, slots, found))
     own, merging = storage.layouts(program, slots, wish.target)
@@ -163,13 +172,13 @@ def _proven(made: Lean, candidates: list[Candidate]) -> Lean:
     live = (
         best.least
         if best.block.classes == 1
-        else orders.least(blocks.block_of(best.kernel, mixed=True))
+        else orders.least(blocks.block_of(best.kernel, mixed=True), LATER)
     )
     outside = sum(b.bytes for b in best.kernel.shared() if b.name in analyse(best.kernel).private)
     proof = replace(
         made.proof,
-        live=live.bytes + outside,
-        bound=best.least.bytes + outside,
+        live=live.bound + outside,
+        bound=min(c.least.bound for c in candidates) + outside,
         states=sum(c.least.states for c in candidates) + live.states,
         exhausted=live.proven and all(c.least.proven for c in candidates),
     )
@@ -219,7 +228,7 @@ def _what(s: Statement) -> str:
 # -- stage-out -------------------------------------------------------------------------------------
 
 
-def _stage_out(made: Lean) -> Lean:
+def _stage_out(made: Lean, views: bool) -> Lean:
     """Stores of fragments through tiles that are idle: a shared tile's stores are wide, a fragment's
     are not. Only where it costs no bytes."""
     for store in [s for s in made.kernel.leaves() if isinstance(s, Copy)]:
@@ -234,24 +243,22 @@ def _stage_out(made: Lean) -> Lean:
         if store.dst.shape != fragment.shape or len(fragment.shape) != 2:
             continue
         sooner = rewrite.hoisted(made.kernel, store)  # before a late load takes the tile over
-        made = _through_idle(made, made.kernel, store) or _through_idle(made, sooner, store) or made
+        tries = (_through_idle(made, program, store, views) for program in (made.kernel, sooner))
+        made = next(filter(None, tries), made)
     return made
 
 
-def _through_idle(made: Lean, kernel: Kernel, store: Copy) -> Lean | None:
+def _through_idle(made: Lean, kernel: Kernel, store: Copy, views: bool) -> Lean | None:
     tile = rewrite.fresh(kernel, f"{store.dst.name}_out")
     program = rewrite.staged(kernel, store, tile)
     found = analyse(program)
     buffer = program.buffer(tile)
-    for slot in sorted(made.slots, key=lambda s: (s.shape != buffer.shape, -_last(found, s))):
-        if slot.dtype != buffer.dtype or slot.shape[:-1] != buffer.shape[:-1]:
+    for slot in sorted(made.slots, key=lambda s: (*_unlike(s, buffer), -_last(found, s))):
+        if not _fits_in(buffer, slot, program, views):
             continue
-        if slot.shape[-1] < buffer.shape[-1] or any(found.interfere(t, tile) for t in slot.tenants):
+        if any(found.interfere(t, tile) for t in slot.tenants):
             continue
-        columns = {t: slot.column(t) for t in slot.tenants} | {tile: 0}
-        tenants = tuple(sorted(columns, key=found.span))
-        starts = tuple(columns[t] for t in tenants)
-        host = Slot(slot.shape, slot.dtype, tenants, starts if any(starts) else ())
+        host = _joined(slot, buffer, found)
         where = f"{store.dst.name} leaves through {slot.name}, idle by then"
         change = Change("staged", where, (tile,))
         slots = tuple(host if s is slot else s for s in made.slots)
@@ -259,6 +266,36 @@ def _through_idle(made: Lean, kernel: Kernel, store: Copy) -> Lean | None:
             made, kernel=program, found=found, slots=slots, changes=made.changes + (change,)
         )
     return None
+
+
+def _unlike(slot: Slot, b: Buffer) -> tuple[bool, bool]:
+    return slot.dtype != b.dtype, slot.shape != b.shape
+
+
+def _fits_in(b: Buffer, slot: Slot, kernel: Kernel, views: bool) -> bool:
+    """Whether a tile could lie in a slot, were it idle."""
+    if slot.dtype != b.dtype:
+        inside = [kernel.buffer(t) for t in slot.tenants] + [b]
+        if not views or not all(map(packing.viewable, inside)):
+            return False
+    wide = slot.shape[-1] * BYTES[slot.dtype] >= b.shape[-1] * BYTES[b.dtype]
+    return slot.shape[:-1] == b.shape[:-1] and wide
+
+
+def _joined(slot: Slot, b: Buffer, found: Analysis) -> Slot:
+    """The slot with one more tenant, at its first column."""
+    columns = {t: slot.column(t) for t in slot.tenants} | {b.name: 0}
+    kinds = {t: slot.dtype_of(t) for t in slot.tenants} | {b.name: b.dtype}
+    tenants = tuple(sorted(columns, key=found.span))
+    starts, dtypes = (tuple(of[t] for t in tenants) for of in (columns, kinds))
+    width = slot.shape[-1] * BYTES[slot.dtype] // BYTES[dtypes[0]]
+    return Slot(
+        shape=(*slot.shape[:-1], width),
+        dtype=dtypes[0],
+        tenants=tenants,
+        columns=starts if any(starts) else (),
+        dtypes=dtypes if len({*dtypes}) > 1 else (),
+    )
 
 
 def _last(found: Analysis, slot: Slot) -> int:

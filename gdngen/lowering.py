@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -66,6 +67,11 @@ class Registers:
     spill_loads: int
     static_bytes: int
 
+    @property
+    def spills(self) -> int:
+        """Bytes a thread that spills store and load."""
+        return self.spill_stores + self.spill_loads
+
 
 @dataclass(frozen=True)
 class Cubin:
@@ -95,19 +101,26 @@ def cached_lower(path: str | Path, target: str, reuse: Reuse | None = None) -> L
     """
     version = importlib.metadata.version("tilelang")
     key = "\0".join((Path(path).read_text(), target, version, reuse or ""))
+    return _remembered(
+        key, Lowered, lambda: _lower(Path(path), target, REUSE[reuse] if reuse else {})
+    )
+
+
+def _remembered(key: str, kind: type, make: Callable[[], Any]) -> Any:
+    """What `make` gives, an instance of the dataclass `kind`, made once for a key."""
     folder = Path(os.environ.get("GDNGEN_CACHE") or Path(".cache") / "gdngen")
     entry = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.json"
     try:
-        return Lowered(**json.loads(entry.read_text()))
+        return kind(**json.loads(entry.read_text()))
     except (OSError, ValueError, TypeError):
         pass  # absent, or not an entry of ours: make it anew
-    lowered = _lower(Path(path), target, REUSE[reuse] if reuse else {})
+    made = make()
     folder.mkdir(parents=True, exist_ok=True)
     # Readers in other processes see a whole entry or none.
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as file:
-        json.dump(asdict(lowered), file)
+        json.dump(asdict(made), file)
     os.replace(file.name, entry)
-    return lowered
+    return made
 
 
 def _lower(path: Path, target: str, overrides: dict[str, Any]) -> Lowered:
@@ -169,6 +182,16 @@ def registers(source: str, arch: str) -> Registers | None:
     """
     made = cubin(source, arch)
     return made and made.registers
+
+
+def cached_registers(source: str, arch: str) -> Registers | None:
+    """`registers`, remembered by the source, the architecture and nvcc's version, beside `cached_lower`."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        return None
+    version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    key = "\0".join(("registers", source, arch, version))
+    return _remembered(key, Registers, lambda: registers(source, arch))
 
 
 def cubin(source: str, arch: str, flags: tuple[str, ...] = ()) -> Cubin | None:

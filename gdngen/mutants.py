@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gdngen import plan as planning
+from gdngen import plan as planning, rewrite
 from gdngen.addresses import addresses
 from gdngen.analysis import Analysis
 from gdngen.arena import Address
@@ -31,6 +31,15 @@ from gdngen.model import (
 from gdngen.plan import Wish
 
 ELSEWHERE = 1 << 16  # bytes: beyond every tile of a plan that is mutated
+FEW = 12  # shared tiles of a kernel that is planned under `lean` here
+KINDS = {
+    "merged": "two tiles that live at one time, at one address",
+    "swapped": "two tenants, each at the other's address: the larger reaches into a third",
+    "overlapped": "two column ranges of one slot that overlap by a column",
+    "shortened": "a plan made from a live range that ends where it starts",
+    "moved": "a tile read before the statement that stores it",
+    "early": "a load or first write moved up, over the last read of what lies there",
+}
 
 
 @dataclass(frozen=True)
@@ -130,6 +139,7 @@ def mutants(kernel: Kernel, found: Analysis, sizes: Mapping[str, int]) -> Iterat
     yield from _overlapped(kernel, apart, pairs)
     yield from _moved(kernel, apart)
     yield from _shortened(kernel, found, set(pairs))
+    yield from _early(kernel, found, sizes)
 
 
 def _merged(kernel: Kernel, apart: Mapping[str, Address], pairs) -> Iterator[Mutant]:
@@ -218,3 +228,24 @@ def _shortened(kernel: Kernel, found: Analysis, pairs: set) -> Iterator[Mutant]:
         if pairs & meeting(kernel, where):
             yield Mutant("shortened", (b.name,), kernel, where)
             return
+
+
+def _early(kernel: Kernel, found: Analysis, sizes: Mapping[str, int]) -> Iterator[Mutant]:
+    """A statement that first fills a later tenant of a slot moved up, past statements that name nothing of
+    it, until the tenant before still lives there: in what `share` plans, else in what `lean` does.
+    """
+    for wish in (Wish("share"), Wish("lean", "bytes"))[: 1 + (len(kernel.shared()) <= FEW)]:
+        made = planning.plan(kernel, found, wish, kernel.targets[0])
+        where = addresses(made.kernel, made.plan)
+        body, together = made.kernel.statements(), meeting(made.kernel, where)
+        for at, s in enumerate(body):
+            filled = {a.name for a in s.writes() if a.whole} if isinstance(s, Leaf) else set()
+            for to in reversed(range(at if any(x in filled for x, _ in together) else 0)):
+                if rewrite.depends(body[to], s):
+                    break
+                order = [*range(to), at, *range(to, at), *range(at + 1, len(body))]
+                broken = rewrite.reordered(made.kernel, order, {at})
+                hit = sorted(p for p in doomed(broken, sizes) & together if p[0] in filled)
+                if hit:
+                    yield Mutant("early", hit[0], broken, where)
+                    return

@@ -10,10 +10,12 @@ each class, and states keep Pareto sets of peaks. The least sum of peaks over al
 lower bound for every assignment of slots, and the search says how many states it took.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 Vector = tuple[int, ...]
+LIMIT = 60_000  # steps of a search, after which it goes on with the best states alone
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,25 @@ class Block:
 
 @dataclass(frozen=True)
 class Best:
-    """An order with its peaks, and what the search did: `proven` if it saw every state."""
+    """An order with its peaks, and what the search did: `proven` if it saw every state.
+
+    `floor` is what no order goes below, where that was not seen of this one.
+    """
 
     order: tuple[int, ...]
     peaks: Vector
     states: int
     proven: bool
+    floor: int = 0
 
     @property
     def bytes(self) -> int:
         return sum(self.peaks)
+
+    @property
+    def bound(self) -> int:
+        """Bytes that no legal order goes below."""
+        return self.bytes if self.proven else self.floor
 
 
 class _Costs:
@@ -123,7 +134,7 @@ def ready(block: Block, done: int) -> list[int]:
     return [u for u, before in enumerate(block.before) if not done >> u & 1 and not before & ~done]
 
 
-def least(block: Block, limit: int = 100_000) -> Best | None:
+def least(block: Block, limit: int = LIMIT) -> Best | None:
     """The order with the least sum of peaks, over all legal orders unless `limit` steps are taken.
 
     The author's order and a greedy one come first; the search is for anything better, so it is short
@@ -134,15 +145,38 @@ def least(block: Block, limit: int = 100_000) -> Best | None:
     best = min(known, key=lambda o: (o.bytes, o.order)) if known else None
     if best and best.bytes == _floor(block, costs):
         return best
-    better, states, proven = _search(block, costs, best.bytes - 1 if best else 1 << 62, limit)
+    better, states, proven, _ = _search(block, costs, best.bytes - 1 if best else 1 << 62, limit)
     found = better or best
-    return found and Best(found.order, found.peaks, max(1, states), proven)
+    if found is None or proven:
+        return found and Best(found.order, found.peaks, max(1, states), proven)
+    found, floor, more = _closed_in(block, costs, found, limit)
+    return Best(found.order, found.peaks, states + more, found.bytes == floor, floor)
+
+
+def _closed_in(block: Block, costs: "_Costs", best: Best, limit: int) -> tuple[Best, int, int]:
+    """A better order, or a higher floor, by searches below ceilings between floor and best: the lower
+    the ceiling, the fewer states. The order, the floor, and the states."""
+    floor, states = _floor(block, costs), 0
+    step = math.gcd(*block.size, *block.fixed, *(n for extra in block.inside for n in extra)) or 1
+    high = best.bytes - step
+    while floor <= high and limit > 0:
+        ceiling = floor + (high - floor) // step // 2 * step
+        found, met, seen, steps = _search(block, costs, ceiling, limit)
+        states, limit = states + met, limit - steps
+        if found:
+            best = found
+        if found or not seen:
+            high = min(ceiling, best.bytes) - step
+        if seen:
+            floor = best.bytes if found else ceiling + step
+    return best, min(floor, best.bytes), states
 
 
 def _search(
     block: Block, costs: "_Costs", ceiling: int, limit: int
-) -> tuple[Best | None, int, bool]:
-    """The best order with a sum of peaks of at most `ceiling`, the ideals met, and whether all were."""
+) -> tuple[Best | None, int, bool, int]:
+    """The best order with a sum of peaks of at most `ceiling`, the ideals met, whether all were, and the
+    steps taken."""
     n = len(block.before)
     level: dict[int, list[tuple[Vector, tuple, int]]] = {0: [(tuple(block.fixed), (), 0)]}
     states, steps, proven = 0, 0, True
@@ -168,9 +202,9 @@ def _search(
             level = dict(sorted(level.items(), key=lambda kv: min(sum(v[0]) for v in kv[1]))[:50])
     ends = level.get((1 << n) - 1, [])
     if not ends:
-        return None, states, proven
+        return None, states, proven, steps
     peaks, path, _ = min(ends, key=lambda label: (sum(label[0]), label[0]))
-    return Best(_unwind(path), peaks, states, proven), states, proven
+    return Best(_unwind(path), peaks, states, proven), states, proven, steps
 
 
 def _author(block: Block, costs: "_Costs", done: int) -> int:

@@ -65,6 +65,7 @@ class Wish:
     objective: str = "blocks"
     allow_reload: bool = False
     device: str | None = None
+    allow_views: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,10 @@ def plan(kernel: Kernel, found: Analysis, wish: Wish, target: str) -> Planned:
         count = registers(kernel, target).count
         if kernel.resident > 1 and on.sm_registers:
             count = min(count, on.sm_registers // (kernel.resident * kernel.threads) // 8 * 8)
-        made = lean.plan(kernel, lean.Wish(target, on, wish.objective, wish.allow_reload, count))
+        made = lean.plan(
+            kernel,
+            lean.Wish(target, on, wish.objective, wish.allow_reload, count, wish.allow_views),
+        )
         plan = realise(made.kernel, made.found, made.slots, wish.policy, target)
         return Planned(
             made.kernel, made.found, (replace(plan, changes=made.changes, proof=made.proof),)

@@ -3,20 +3,35 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gdngen import rewrite
+from gdngen import direct, rewrite
 from gdngen.model import Copy, Kernel, leaves, touched
 from gdngen.rewrite import Chain, Change
 
+Program = tuple[Kernel, tuple[Change, ...]]
 
-def programs(kernel: Kernel, allow_reload: bool) -> Iterator[tuple[Kernel, tuple[Change, ...]]]:
-    """The author's program, the same with its chains in strips, and, if asked, with second loads."""
+
+def programs(kernel: Kernel, allow_reload: bool) -> Iterator[Program]:
+    """The author's program, the same with its chains in strips, and, if asked, with second loads: by
+    copies, or by the maps themselves."""
     for program, changes in _stripped(kernel):
         yield program, changes
         if allow_reload:
             yield from _reloaded(program, changes)
+    for program, changes in _direct(kernel) if allow_reload else ():
+        yield from ((p, changes + more) for p, more in _stripped(program))
 
 
-def _stripped(kernel: Kernel) -> Iterator[tuple[Kernel, tuple[Change, ...]]]:
+def _direct(kernel: Kernel) -> Iterator[Program]:
+    """Each tile that maps can do without left out alone, and all of them."""
+    found = list(direct.reads(kernel))
+    for chosen in [(r,) for r in found] + ([tuple(found)] if len(found) > 1 else []):
+        program = kernel
+        for read in chosen:
+            program = direct.read_directly(program, read)
+        yield program, tuple(direct.said(read, kernel) for read in chosen)
+
+
+def _stripped(kernel: Kernel) -> Iterator[Program]:
     """Every chain in the widest strips below each limit, its own loads whole or in strips too."""
     yield kernel, ()
     found = list(rewrite.chains(kernel))
@@ -45,9 +60,7 @@ def _strips(chain: Chain, width: int) -> Change:
     return Change("strips", text, tuple(names))
 
 
-def _reloaded(
-    kernel: Kernel, changes: tuple[Change, ...]
-) -> Iterator[tuple[Kernel, tuple[Change, ...]]]:
+def _reloaded(kernel: Kernel, changes: tuple[Change, ...]) -> Iterator[Program]:
     """Every tile that one copy loads and several statements read, loaded again before a later reader."""
     body = kernel.statements()
     for load in body:

@@ -17,21 +17,27 @@ MOST = 255
 
 @dataclass(frozen=True)
 class Registers:
-    """Registers a thread; `recorded` says that a compiler reported them."""
+    """Registers a thread, and the bytes of it that don't fit in them: stores and loads of spills.
+
+    `recorded` says that a compiler reported them; an estimate knows of no spills.
+    """
 
     count: int
     recorded: bool
+    spills: int = 0
 
 
 @cache
-def table() -> Mapping[str, Mapping[str, int]]:
-    """Module -> target -> registers a thread."""
+def table() -> Mapping[str, Mapping[str, int | Mapping[str, int]]]:
+    """Module -> target -> registers a thread, or {registers, spills} where there are spills."""
     return json.loads(files("gdngen").joinpath("registers.json").read_text())
 
 
 def registers(kernel: Kernel, target: str) -> Registers:
     """The recorded count of a variant on a target, else `BASE` and its largest live fragments."""
     recorded = table().get(kernel.module, {}).get(target)
+    if isinstance(recorded, Mapping):
+        return Registers(recorded["registers"], True, recorded["spills"])
     if recorded:
         return Registers(recorded, True)
     return Registers(min(MOST, BASE + fragment_registers(kernel)), False)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gdngen import rewrite
 from gdngen.model import (
+    BYTES,
     Assign,
     Branch,
     Buffer,
@@ -126,7 +127,8 @@ def _storage_rows(p: Planned) -> list[str]:
         for i, name in enumerate(slot.tenants):
             first, last = p.found.stages(name)
             size = f"{slot.bytes:,}" if i == 0 else ""
-            shape = f"{slot.dtype}{list(slot.shape)}" if i == 0 else ""
+            other = slot.dtype_of(name) != slot.dtype_of(slot.tenants[i - 1])
+            shape = f"{slot.dtype_of(name)}{list(slot.seen(name))}" if i == 0 or other else ""
             rows.append(
                 (size.rjust(8), shape, name, first if first == last else f"{first} .. {last}")
             )
@@ -172,18 +174,37 @@ def _allocation(b: Buffer, p: Planned, text: Text) -> str:
     if b.scope != "shared":
         return f"{safe(b.name)} = T.alloc_{b.scope}([{text.shape(b)}], {text.dtype(b.dtype_name)})"
     slot = p.plan.slot_of(b.name)
-    if slot.name != b.name:
-        before = slot.tenants[slot.tenants.index(b.name) - 1]
-        dead = p.found.stages(before)[1]
-        return f"{safe(b.name)} = {safe(slot.name)}  # {before} is dead after {dead}"
-    return f"{safe(b.name)} = T.alloc_shared([{_slot_shape(slot, p.kernel, text)}], {text.dtype(b.dtype_name)})"
+    alike = [t for t in slot.tenants if slot.dtype_of(t) == b.dtype]
+    shape = f"[{_slot_shape(slot, alike, p.kernel, text)}], {text.dtype(b.dtype_name)}"
+    if slot.name == b.name:
+        return f"{safe(b.name)} = T.alloc_shared({shape})"
+    why = _why_free(b, slot, p)
+    if alike[0] == b.name:
+        return f"{safe(b.name)} = T.view({safe(slot.name)}, {shape})  # the same bytes: {why}"
+    return f"{safe(b.name)} = {safe(alike[0])}  # {why}"
 
 
-def _slot_shape(slot: Slot, kernel: Kernel, text: Text) -> str:
-    """Sides of a slot in the author's words; where tenants lie side by side, the number that they need."""
-    tenants = [kernel.buffer(t) for t in slot.tenants]
+def _why_free(b: Buffer, slot: Slot, p: Planned) -> str:
+    """'P is dead after neumann', of the last tenant before this one in its columns."""
+
+    def columns(name: str) -> range:
+        start, width = slot.column(name), p.kernel.buffer(name).shape[-1]
+        size = BYTES[slot.dtype_of(name)]
+        return range(start * size, (start + width) * size)
+
+    own, earlier = columns(b.name), slot.tenants[: slot.tenants.index(b.name)]
+    meets = [t for t in earlier if columns(t).start < own.stop and own.start < columns(t).stop]
+    if not meets:
+        return f"beside {earlier[-1]}"
+    return f"{meets[-1]} is dead after {p.found.stages(meets[-1])[1]}"
+
+
+def _slot_shape(slot: Slot, names: list[str], kernel: Kernel, text: Text) -> str:
+    """Sides of a slot, as the tenants named see it, in the author's words; where tenants lie side by side
+    or don't fill it, the number that it has."""
+    tenants = [kernel.buffer(t) for t in names]
     sides = []
-    for axis, side in enumerate(slot.shape):
+    for axis, side in enumerate(slot.seen(names[0])):
         words = dict.fromkeys(text.size(t, axis) for t in tenants)
         sizes = {t.shape[axis] for t in tenants}
         if sizes == {side}:

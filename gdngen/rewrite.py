@@ -30,8 +30,8 @@ from gdngen.model import (
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that a plan does to the author's program; `kind` moved, strips, in place, staged or
-    reload; `at` is the id of the statement moved, where one is."""
+    """One thing that a plan does to the author's program; `kind` moved, strips, in place, staged,
+    reload or direct; `at` is the id of the statement moved, where one is."""
 
     kind: str
     text: str

@@ -2,31 +2,34 @@
 
 from dataclasses import replace
 
-from gdngen import blocks, order as orders, programs, slots as packing
+from gdngen import blocks, order as orders, programs, rewrite, slots as packing
+from gdngen.analysis import analyse
 from gdngen.model import Kernel
-from gdngen.plan import Planned
+from gdngen.order import Block
+from gdngen.plan import Planned, Wish
 from gdngen.rewrite import Change
 
 
-def savings(author: Kernel, planned: Planned, allow_reload: bool) -> tuple[int, ...]:
+def savings(author: Kernel, planned: Planned, wish: Wish) -> tuple[int, ...]:
     """Bytes for each of the plan's changes, undone alone; 0 where it serves something else."""
     have = sum(s.bytes for s in planned.plan.slots)
-    return tuple(
-        max(0, _without(author, planned, c, allow_reload) - have) for c in planned.plan.changes
-    )
+    views = wish.allow_views and packing.can_view(author, planned.plan.target)
+    own = replace(wish, allow_views=views)
+    return tuple(max(0, _without(author, planned, c, own) - have) for c in planned.plan.changes)
 
 
-def _without(author: Kernel, planned: Planned, change: Change, allow_reload: bool) -> int:
+def _without(author: Kernel, planned: Planned, change: Change, wish: Wish) -> int:
     match change.kind:
         case "in place":
             apart = frozenset({change.names})
-            return sum(s.bytes for s in packing.pack(planned.kernel, planned.found, apart))
+            made = packing.pack(planned.kernel, planned.found, apart, wish.allow_views)
+            return sum(s.bytes for s in made)
         case "moved":
-            return _with_in_its_place(author, planned, change, allow_reload)
-        case "strips" | "reload":
+            return _with_in_its_place(author, planned, change, wish)
+        case "strips" | "reload" | "direct":
             return min(
-                orders.least(blocks.block_of(program)).bytes
-                for program, changes in programs.programs(author, allow_reload)
+                _packed(program, blocks.block_of(program, views=wish.allow_views), wish)
+                for program, changes in programs.programs(author, wish.allow_reload)
                 if not any(
                     c.kind == change.kind and set(c.names) & set(change.names) for c in changes
                 )
@@ -34,23 +37,32 @@ def _without(author: Kernel, planned: Planned, change: Change, allow_reload: boo
     return 0  # a store through an idle tile takes no bytes and gives none
 
 
-def _with_in_its_place(author: Kernel, planned: Planned, change: Change, allow_reload: bool) -> int:
+def _packed(program: Kernel, block: Block, wish: Wish) -> int:
+    """Bytes of a program's slots in its least order; 0 where its fragments fit in none."""
+    found = orders.least(block)
+    if found is None:
+        return 0
+    program = rewrite.reordered(program, found.order, set(orders.moves(found.order)))
+    slots = packing.pack(program, analyse(program), views=wish.allow_views)
+    return sum(s.bytes for s in slots)
+
+
+def _with_in_its_place(author: Kernel, planned: Planned, change: Change, wish: Wish) -> int:
     """The least bytes of the same program with one statement kept where the author has it."""
-    told = [c.text for c in planned.plan.changes if c.kind in ("strips", "reload")]
+    told = [c.text for c in planned.plan.changes if c.kind in ("strips", "reload", "direct")]
     program = next(
         p
-        for p, changes in programs.programs(author, allow_reload)
+        for p, changes in programs.programs(author, wish.allow_reload)
         if [c.text for c in changes] == told
     )
     moved = {c.at for c in planned.plan.changes if c.kind == "moved"}
     body = program.statements()
     unit = next(i for i, s in enumerate(body) if s.id == change.at)
     stays = [i for i, s in enumerate(body) if s.id not in moved]
-    block = blocks.block_of(program)
+    block = blocks.block_of(program, views=wish.allow_views)
     before = list(block.before)
     before[unit] |= sum(1 << i for i in stays if i < unit)
     for i in stays:
         if i > unit:
             before[i] |= 1 << unit
-    found = orders.least(replace(block, before=tuple(before)))
-    return found.bytes if found else 0
+    return _packed(program, replace(block, before=tuple(before)), wish)

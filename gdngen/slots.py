@@ -4,34 +4,70 @@ Buffers of one dtype and height may share columns when their lives are disjoint,
 one is computed from the other in place. Packing widths over lifetimes is dynamic storage allocation;
 it is solved exactly for the few tiles of a kernel (best of all first-fit orders, stopped at the
 peak, which no packing beats). Tiles that overlap in columns then make one slot.
+
+With views, buffers of one height may share columns whatever their floats' dtypes: a tenant of another
+dtype than its slot's sees the same bytes as more or fewer elements a row. Each view has a layout of its
+own, and a value is never read but through the view that wrote it, so tenants of two dtypes in one slot
+must not live at once: columns of one are not columns of the other where layouts are swizzled.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import permutations
 
-from gdngen import model
+from gdngen import compiler, model
 from gdngen.analysis import Analysis
-from gdngen.model import Assign, Buffer, Kernel, Leaf, Raw
+from gdngen.model import BYTES, Assign, Buffer, Kernel, Leaf, Loop, Raw, Statement, children
 from gdngen.storage import Slot
 
 Class = tuple[str, tuple[int, ...]]
 TRIES = 20_000  # first-fit orders of a class before the best so far is taken
+VIEWED = ("float32", "float16", "bfloat16")  # dtypes that may see one another's bytes
+VIEW_ALIGN = (
+    16  # bytes that rows seen as another dtype are a multiple of: what a thread moves at once
+)
 
 
-def class_of(b: Buffer) -> Class:
-    """Dtype and height: what tiles must agree in to share columns of one allocation."""
-    return b.dtype, b.shape[:-1]
+def class_of(b: Buffer, views: bool = False) -> Class:
+    """Dtype and height: what tiles must agree in to share columns of one allocation; with views, height."""
+    return ("" if views and viewable(b) else b.dtype), b.shape[:-1]
+
+
+def viewable(b: Buffer) -> bool:
+    """Whether a tile may lie on one of another dtype."""
+    return len(b.shape) == 2 and b.dtype in VIEWED and not _row(b) % VIEW_ALIGN
+
+
+def can_view(kernel: Kernel, target: str) -> bool:
+    """Whether a kernel's tiles may be seen as of other dtypes on a target.
+
+    Not where TMA or warpgroup gemms read a tile by a descriptor, which has one layout and one alignment,
+    and not where a pipelined loop keeps several versions of a tile, of which a view would see the first.
+    """
+    return not compiler.has_tma(target) and not any(map(_pipelined, kernel.statements()))
+
+
+def _pipelined(s: Statement) -> bool:
+    own = isinstance(s, Loop) and s.kind == "pipelined"
+    return own or any(_pipelined(x) for group in children(s) for x in group)
+
+
+def _row(b: Buffer) -> int:
+    return b.shape[-1] * BYTES[b.dtype]
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Buffers that are one tile, each computed in place of the one before; `live` are statements."""
+    """Buffers that are one tile, each computed in place of the one before; `live` are statements.
+
+    `width` is in bytes.
+    """
 
     names: tuple[str, ...]
     width: int
     live: frozenset[int]
     start: int
+    dtype: str = "float32"
 
 
 def inplace_pairs(leaf: Leaf, kernel: Kernel) -> list[tuple[str, str]]:
@@ -60,9 +96,22 @@ def inplace_pairs(leaf: Leaf, kernel: Kernel) -> list[tuple[str, str]]:
 
 
 def pack(
-    kernel: Kernel, found: Analysis, apart: frozenset[tuple[str, str]] = frozenset()
+    kernel: Kernel,
+    found: Analysis,
+    apart: frozenset[tuple[str, str]] = frozenset(),
+    views: bool = False,
 ) -> tuple[Slot, ...]:
     """Slots of all shared buffers, least bytes for this order; pairs in `apart` are not done in place."""
+    plain = _packed(kernel, found, apart, False)
+    if not views:
+        return plain
+    seen = _packed(kernel, found, apart, True)
+    return min(plain, seen, key=lambda slots: sum(s.bytes for s in slots))
+
+
+def _packed(
+    kernel: Kernel, found: Analysis, apart: frozenset[tuple[str, str]], views: bool
+) -> tuple[Slot, ...]:
     exact = {
         a.name
         for leaf in kernel.leaves()
@@ -75,10 +124,16 @@ def pack(
         if b.name in found.private or b.name in exact:
             slots.append(Slot(b.shape, b.dtype, (b.name,)))
         else:
-            classes.setdefault(class_of(b), []).append(b)
-    for (dtype, height), buffers in classes.items():
+            classes.setdefault(class_of(b, views), []).append(b)
+    for (_, height), buffers in classes.items():
         tiles = _tiles(kernel, buffers, found, apart)
-        slots += _slots(tiles, _columns(tiles), dtype, height)
+        made = _slots(tiles, _columns(tiles), height)
+        if any(_mixes(group, tiles) for group in made):
+            for dtype in dict.fromkeys(t.dtype for t in tiles):
+                own = [t for t in tiles if t.dtype == dtype]
+                slots += _slots(own, _columns(own), height)
+        else:
+            slots += made
     order = {b.name: i for i, b in enumerate(kernel.shared())}
     return tuple(sorted(slots, key=lambda s: order[s.name]))
 
@@ -107,9 +162,11 @@ def _tiles(
             names.append(next_of[names[-1]])
         lives = frozenset().union(*(live[n] for n in names))
         if sum(len(live[n]) for n in names) - len(lives) > len(names) - 1:
-            tiles += [Tile((n,), b.shape[-1], live[n], min(at[i] for i in live[n])) for n in names]
+            tiles += [
+                Tile((n,), _row(b), live[n], min(at[i] for i in live[n]), b.dtype) for n in names
+            ]
         else:
-            tiles.append(Tile(tuple(names), b.shape[-1], lives, min(at[i] for i in lives)))
+            tiles.append(Tile(tuple(names), _row(b), lives, min(at[i] for i in lives), b.dtype))
     return sorted(tiles, key=lambda t: (t.start, -t.width, t.names))
 
 
@@ -158,7 +215,9 @@ def _first_fit(tiles: list[Tile], order: tuple[int, ...]) -> list[int]:
         alike = [
             (-tiles[j].start, columns[j])
             for j in range(len(tiles))
-            if columns[j] >= 0 and tiles[j].width == tile.width and not tiles[j].live & tile.live
+            if columns[j] >= 0
+            and (tiles[j].width, tiles[j].dtype) == (tile.width, tile.dtype)
+            and not tiles[j].live & tile.live
         ]
         for _, column in sorted(alike):
             if all(stop <= column or start >= column + tile.width for start, stop in busy):
@@ -169,10 +228,8 @@ def _first_fit(tiles: list[Tile], order: tuple[int, ...]) -> list[int]:
     return columns
 
 
-def _slots(
-    tiles: list[Tile], columns: list[int], dtype: str, height: tuple[int, ...]
-) -> list[Slot]:
-    """Tiles that overlap in columns, directly or through others, make one slot."""
+def _slots(tiles: list[Tile], columns: list[int], height: tuple[int, ...]) -> list[Slot]:
+    """Tiles that overlap in columns, directly or through others, make one slot, of the first's dtype."""
     placed = sorted(zip(columns, tiles), key=lambda p: p[0])
     groups: list[tuple[int, int, list[tuple[int, Tile]]]] = []
     for column, tile in placed:
@@ -184,8 +241,17 @@ def _slots(
     out = []
     for first, stop, inside in groups:
         inside = sorted(inside, key=lambda p: p[1].start)
+        dtype = inside[0][1].dtype
         tenants = tuple(n for _, t in inside for n in t.names)
-        starts = tuple(c - first for c, t in inside for _ in t.names)
-        columns_of = starts if any(starts) else ()
-        out.append(Slot((*height, stop - first), dtype, tenants, columns_of))
+        starts = tuple((c - first) // BYTES[t.dtype] for c, t in inside for _ in t.names)
+        kinds = tuple(t.dtype for _, t in inside for _ in t.names)
+        shape = (*height, (stop - first) // BYTES[dtype])
+        columns_of, dtypes = starts if any(starts) else (), kinds if len({*kinds}) > 1 else ()
+        out.append(Slot(shape, dtype, tenants, columns_of, dtypes))
     return out
+
+
+def _mixes(slot: Slot, tiles: list[Tile]) -> bool:
+    """Whether tiles of two dtypes live at once in a slot."""
+    inside = [t for t in tiles if t.names[0] in slot.tenants]
+    return any(a.dtype != b.dtype and a.live & b.live for a in inside for b in inside)

@@ -45,18 +45,30 @@ class StandIn(ModuleType):
         return getattr(self._real, name)
 
 
+WIDER = {"float16": "float32", "float32": "float64"}
+
+
 def stored(dtype: Any) -> Any:
     """The dtype that target `c` stores for `dtype`."""
     return "float32" if str(dtype) in ("bfloat16", "T.bfloat16") else dtype
+
+
+def widened(dtype: Any) -> Any:
+    """`stored`, with as many bits for the other floats as a bfloat16 has more then: a tile of one and
+    its view as the other still take the same bytes."""
+    name = str(dtype).removeprefix("T.")
+    return WIDER.get(name, stored(dtype))
 
 
 def language(declared: list[tuple[Any, str]], bf16_views: bool = False) -> StandIn:
     """Return the stand-in for `tilelang.language`.
 
     declared    receives (buffer, dtype as written) of every `T.Tensor` of the kernel's signature
-    bf16_views  whether a tile is seen through a view of another width: then each tile gets twice
-                its bytes, room for a bfloat16 view stored as float32
+    bf16_views  whether a tile is seen through a view as bfloat16, which is stored in twice its bytes:
+                then tiles of the other floats are too
     """
+    of_tile = widened if bf16_views else stored
+
     import tilelang.language as T
     from tilelang.utils.language import to_buffer_region
     from tvm.tirx import const
@@ -67,24 +79,16 @@ def language(declared: list[tuple[Any, str]], bf16_views: bool = False) -> Stand
         return buffer
 
     def tile(shape, dtype, scope=None):
-        dtype = stored(dtype)
-        if not bf16_views:
-            buffer = T.alloc_local(shape, dtype)
-            T.evaluate(T.fill(buffer, unwritten(buffer.dtype)))
-            return buffer
-        room = T.alloc_local([2 * shape[0], *shape[1:]], dtype)
-        T.evaluate(T.fill(room, unwritten(room.dtype)))
-        return T.Tensor(shape, dtype, room.data, scope="local")
+        buffer = T.alloc_local(shape, of_tile(dtype))
+        T.evaluate(T.fill(buffer, unwritten(buffer.dtype)))
+        return buffer
 
     def unwritten(dtype):
         return const(math.nan, dtype) if "float" in str(dtype) else T.min_value(dtype)
 
     def view(src, shape=None, dtype=None):
         shape = src.shape if shape is None else shape
-        dtype = src.dtype if dtype is None else stored(dtype)
-        if not bf16_views:
-            return T.view(src, shape, dtype)
-        return T.Tensor(shape, dtype, src.data, scope="local")
+        return T.view(src, shape, src.dtype if dtype is None else of_tile(dtype))
 
     def place(operand):
         """`(buffer, corner, extents)` of a tile or a slice of one."""

@@ -29,13 +29,16 @@ from gdngen.model import (
 class Slot:
     """One allocation; `tenants` in the order of their lives. Its name is the first tenant's.
 
-    `columns` says at which column each tenant starts, where not all start at 0.
+    `columns` says at which column, in elements of its own, each tenant starts, where not all start at 0.
+    `dtypes` says of what dtype each tenant is, where not all are of the slot's: those see the same bytes
+    through a view, as many elements a row as fill it.
     """
 
     shape: tuple[int, ...]
     dtype: str
     tenants: tuple[str, ...]
     columns: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -44,6 +47,14 @@ class Slot:
     def column(self, tenant: str) -> int:
         """The tenant's first column in the slot."""
         return self.columns[self.tenants.index(tenant)] if self.columns else 0
+
+    def dtype_of(self, tenant: str) -> str:
+        return self.dtypes[self.tenants.index(tenant)] if self.dtypes else self.dtype
+
+    def seen(self, tenant: str) -> tuple[int, ...]:
+        """The slot's shape in elements of the tenant."""
+        width = self.shape[-1] * BYTES[self.dtype] // BYTES[self.dtype_of(tenant)]
+        return (*self.shape[:-1], width)
 
     @property
     def bytes(self) -> int:

@@ -53,7 +53,7 @@ def run(found: list[Job], device: str) -> Iterator[tuple[Job, Verdict]]:
 
 
 def _verified(job: Job, device: str) -> Verdict:
-    return verify.verify(job.kernel, job.path, dict(job.plans), device)
+    return verify.verify(job.kernel, job.path, dict(job.plans), device, compiled=True)
 
 
 def judged(
@@ -80,4 +80,7 @@ def line(job: Job, verdict: Verdict) -> str:
     """What the command line says of one module."""
     asked = ", ".join(f"{b.asked:,} on {b.target}" for b in verdict.bytes if b.asked is not None)
     word = "ok" if verdict.ok else "WRONG"
-    return f"{word}  {job.path.stem}  off by {verdict.worst():.1e} at worst, {asked} bytes asked"
+    code = "".join(f", {c}" for c in verdict.code)
+    return (
+        f"{word}  {job.path.stem}  off by {verdict.worst():.1e} at worst, {asked} bytes asked{code}"
+    )

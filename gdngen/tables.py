@@ -6,7 +6,7 @@ from dataclasses import replace
 from gdngen import plan as planning
 from gdngen.compare import Row
 from gdngen.devices import Device, devices
-from gdngen.driver import Checked, Loaded, load
+from gdngen.driver import Checked, Loaded, load, wished
 from gdngen.errors import GdngenError
 from gdngen.lean import Proof
 from gdngen.model import BYTES, Leaf
@@ -33,8 +33,20 @@ def sharing(p: Planned) -> list[str]:
             first, *rest = slot.tenants
             dead = ", ".join(f"{t} is dead after {p.found.stages(t)[1]}" for t in slot.tenants[:-1])
             apart = sum(p.kernel.buffer(t).bytes for t in slot.tenants) - slot.bytes
-            out.append(f"{', '.join(rest)} on {first} ({dead}; {apart:,} bytes less)")
+            told = ", ".join(_seen(slot, t) for t in rest)
+            out.append(f"{told} on {first} ({dead}; {apart:,} bytes less)")
     return out
+
+
+def _seen(slot: Slot, tenant: str) -> str:
+    """A tenant, and as what it sees the slot where that is not of its dtype."""
+    dtype = slot.dtype_of(tenant)
+    return f"{tenant} (as {dtype}{list(slot.seen(tenant))})" if dtype != slot.dtype else tenant
+
+
+def named(v: Checked) -> str:
+    """A variant's module, with its policy where it names one."""
+    return v.kernel.module + (f" ({v.kernel.policy})" if v.kernel.policy else "")
 
 
 def plan_row(v: Checked, plans: dict[str, Planned], wish: Wish, on: Device) -> dict:
@@ -42,9 +54,8 @@ def plan_row(v: Checked, plans: dict[str, Planned], wish: Wish, on: Device) -> d
     chosen = plans[wish.policy]
     plan, proof = chosen.plan, chosen.plan.proof
     regs = registers(v.kernel, plan.target)
-    named = f" ({v.kernel.policy})" if v.kernel.policy else ""
     return {
-        "variant": v.kernel.module + named,
+        "variant": named(v),
         "target": plan.target,
         "device": on.name,
         "policy": wish.policy,
@@ -59,6 +70,7 @@ def plan_row(v: Checked, plans: dict[str, Planned], wish: Wish, on: Device) -> d
         "fits": plan.asked <= on.limit,
         "registers": regs.count,
         "registers_recorded": regs.recorded,
+        "spills": regs.spills if regs.recorded else None,
         "blocks_per_sm": on.blocks_per_sm(plan.asked, v.kernel.threads, regs.count),
         "slots": [_slot(chosen, s) for s in plan.slots],
         "shared": sharing(chosen),
@@ -68,7 +80,7 @@ def plan_row(v: Checked, plans: dict[str, Planned], wish: Wish, on: Device) -> d
 
 
 def _changes(v: Checked, p: Planned, wish: Wish) -> list[dict]:
-    worth = savings(v.kernel, p, wish.allow_reload)
+    worth = savings(v.kernel, p, wish)
     return [
         {"kind": c.kind, "what": c.text, "saves": saves} for c, saves in zip(p.plan.changes, worth)
     ]
@@ -111,6 +123,10 @@ def sentences(rows: list[dict]) -> list[str]:
         for c in r["changes"]:
             saves = f" ({c['saves']:,} bytes less)" if c["saves"] else ", at no cost in bytes"
             lines.append(f"  {c['kind']}: {c['what']}{saves}")
+        if r["spills"]:
+            lines.append(
+                f"  spills: {r['spills']:,} bytes a thread, in the kernel that is checked in"
+            )
         if r["proof"]:
             lines.append(f"  proof: {_proved(r['proof'])}")
         if lines:
@@ -172,6 +188,8 @@ def _helps(plan: Plan, on: Device, spec: Loaded, v: Checked, wish: Wish) -> list
         )
     again = replace(wish, policy="lean", objective="bytes", allow_reload=True)
     tries.append(("--policy lean --objective bytes --allow-reload", again, {}))
+    viewed = replace(again, allow_views=True)
+    tries.append(("--policy lean --objective bytes --allow-reload --allow-views", viewed, {}))
     own = {k: str(x) for k, x in v.kernel.values} | {k: x for k, x in v.kernel.dtypes}
     for dim in v.kernel.dims:
         half = int(own[dim]) // 2
@@ -180,11 +198,15 @@ def _helps(plan: Plan, on: Device, spec: Loaded, v: Checked, wish: Wish) -> list
     for name, dtype in v.kernel.dtypes:
         for other in sorted(narrow) if BYTES[dtype] > 2 else ():
             tries.append((f"--set {name}={other}", wish, {name: other}))
-    fits, above = [], []
+    fits, above, best = [], [], plan.asked
     for said, how, changed in tries:
-        asked = _asked(spec, {**own, **changed}, how, plan.target) if changed else None
-        if not changed:
-            asked = planning.plan(v.kernel, v.found, how, plan.target).plan.asked
+        if changed:
+            asked = _asked(spec, {**own, **changed}, how, plan.target)
+        else:  # each of these does more to the program: told where that helps
+            asked, most = planning.plan(v.kernel, v.found, how, plan.target).plan.asked, best
+            best = min(asked, best)
+            if asked >= most:
+                continue
         if asked is not None and asked < plan.asked:
             (fits if asked <= on.limit else above).append(f"{said} asks for {asked:,} bytes")
     short = [f"{text}, still too many" for text in above]
@@ -206,12 +228,13 @@ def all_devices(variants: Iterable[Checked], wish: Wish) -> str:
     for v in variants:
         cells = []
         for on in devices().values():
-            p = planning.plan(v.kernel, v.found, replace(wish, device=on.name), on.target).plan
+            own = replace(wished(v, wish), device=on.name)
+            p = planning.plan(v.kernel, v.found, own, on.target).plan
             count = on.blocks_per_sm(
                 p.asked, v.kernel.threads, registers(v.kernel, on.target).count
             )
             cells.append(str(count) if p.asked <= on.limit else "no")
-        rows.append([v.kernel.module, *cells])
+        rows.append([named(v), *cells])
     return table(["variant", *devices()], rows)
 
 

@@ -56,7 +56,7 @@ class Text:
 
     def narrow(self, b: Buffer) -> bool:
         """Whether a buffer is part of a wider slot."""
-        return b.scope == "shared" and self.plan.slot_of(b.name).shape != b.shape
+        return b.scope == "shared" and self.plan.slot_of(b.name).seen(b.name) != b.shape
 
     def column(self, name: str) -> int:
         """The buffer's first column in its slot."""

@@ -90,8 +90,24 @@ class Bytes:
 
 
 @dataclass(frozen=True)
+class Code:
+    """What ptxas says of a module on a target: registers a thread, bytes a thread of spills."""
+
+    target: str
+    registers: int
+    spills: int
+
+    def __str__(self) -> str:
+        spilled = f" and {self.spills:,} bytes of spills" if self.spills else ""
+        return f"{self.registers} registers{spilled} on {self.target}"
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """What became of one module. `notes` are no failures; `failures` are, beside the comparisons."""
+    """What became of one module. `notes` are no failures; `failures` are, beside the comparisons.
+
+    `code` is of the targets that nvcc compiles for, where it is at hand and was asked.
+    """
 
     module: str
     device: str
@@ -99,6 +115,7 @@ class Verdict:
     bytes: tuple[Bytes, ...]
     failures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    code: tuple[Code, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -124,15 +141,18 @@ def verify(
     plans: Mapping[str, Plan],
     device: str = "cpu",
     trials: tuple[samples.Trial, ...] | None = None,
+    compiled: bool = False,
 ) -> Verdict:
     """Run the module at `module_path` on `device` ('cpu' or 'cuda') and lower it for every target.
 
     kernel   the author's program; the module may hold another that a planner made of it
     plans    target -> its plan
     trials   sizes and inputs to run on; `samples.trials` where left out
+    compiled whether nvcc is asked for registers and spills too
     """
     path = Path(module_path)
     asked = tuple(_bytes(path, target, plan) for target, plan in plans.items())
+    code = tuple(c for target in plans if compiled and (c := _code(path, target)))
     unsafe = _unsafe(kernel, path, plans)
     try:
         run, notes = (_cpu if device == "cpu" else _cuda)(path)
@@ -154,8 +174,9 @@ def verify(
             ]
     except Exception as e:  # the compiler's errors are of many types; any of them fails the module
         reason = f"{type(e).__name__}: {str(e).strip() or 'no message'}"
-        return Verdict(kernel.module, device, (), asked, (*unsafe, f"can't be checked: {reason}"))
-    return Verdict(kernel.module, device, tuple(compared), asked, (*unsafe, *failures), notes)
+        failures = (*unsafe, f"can't be checked: {reason}")
+        return Verdict(kernel.module, device, (), asked, failures, code=code)
+    return Verdict(kernel.module, device, tuple(compared), asked, (*unsafe, *failures), notes, code)
 
 
 def right_answers(kernel: Kernel, tensors: Tensors, sizes: Mapping[str, int]) -> dict[str, Tensors]:
@@ -261,3 +282,16 @@ def _bytes(path: Path, target: str, plan: Plan) -> Bytes:
         return Bytes(target, plan.asked, lowering.cached_lower(path, target).bytes)
     except lowering.LoweringError as e:
         return Bytes(target, plan.asked, None, str(e))
+
+
+def _code(path: Path, target: str) -> Code | None:
+    """None where nvcc doesn't compile for the target, is not at hand, or the module isn't lowered."""
+    from gdngen import lowering
+
+    if not target.startswith("sm_"):
+        return None
+    try:
+        found = lowering.cached_registers(lowering.cached_lower(path, target).source, target)
+    except lowering.LoweringError:
+        return None  # what is refused is told with the bytes
+    return found and Code(target, found.registers, found.spills)

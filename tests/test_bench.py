@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+import time
 import types
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -17,7 +18,7 @@ import torch
 from rendering import SPECS, kernels_of, module
 
 from gdngen import bench, building, chart, chunks, cli, contenders, cpu, driver, gpu, peers, shapes
-from gdngen import timings
+from gdngen import sanitize, timings
 from gdngen.building import Built, Job
 from gdngen.catalog import GENERATED
 from gdngen.errors import GdngenError
@@ -241,22 +242,130 @@ def test_the_script_goes_on_past_what_fails(script_here, monkeypatch, capsys):
     assert "1,024" in (out / "summary.txt").read_text()
 
 
-def test_the_script_reads_the_sanitizer(script_here, monkeypatch):
-    said = [
-        (0, "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"),
-        (77, "ERROR SUMMARY: 3 errors"),
-        (1, "no such device"),
-        (0, "ERROR SUMMARY: 0 errors"),
-    ]
+SANITIZER = """
+import json, sys
+words = sys.argv[1:]
+tool = words[words.index("--tool") + 1]
+if words[-1] == "stray" or words[-1].endswith("planted"):  # the two kernels that must be found
+    print("========= ERROR SUMMARY: 1 error" if BLIND != tool else "========= ERROR SUMMARY: 0 errors")
+    sys.exit(77 if BLIND != tool else 0)
+kernels = [words[i + 1] for i, word in enumerate(words) if word == "--kernel"]
+for k in kernels:
+    if "k96" in k and tool == "memcheck":
+        print("CUDA error: an illegal address")
+        sys.exit(1)  # and the rest of the group never runs
+    print(json.dumps({"ran": k, "seconds": 0.5}))
+hazards = sum("k256" in k or "v256" in k for k in kernels) * (tool == "racecheck")
+print(f"========= RACECHECK SUMMARY: {hazards} hazards displayed ({hazards} errors, 0 warnings)")
+sys.exit(77 if hazards else 0)
+"""
 
-    def ran(work, part, options, stop):
-        assert all("--tool" in command for _, command in work)
-        return [(key, *what, "") for (key, _), what in zip(work, said)]
 
-    monkeypatch.setattr(script_here, "_side_by_side", ran)
-    code, out = script_here.run("--parts", "sanitize", "--limit", "2")
-    found = [r["clean"] for r in json.loads((out / "sanitize.json").read_text())]
-    assert code == 1 and found == [True, False, False, True]
+@pytest.fixture
+def sanitizer(script_here, monkeypatch, tmp_path):
+    """The script with a compute-sanitizer that says what it is told to, and nothing compiled."""
+
+    def install(blind: str = "") -> None:
+        tool = tmp_path / "compute-sanitizer"
+        tool.write_text(f"#!{sys.executable}\nBLIND = {blind!r}\n{SANITIZER}")
+        tool.chmod(0o755)
+        known = {"compute-sanitizer": str(tool), "nvcc": "true"}
+        monkeypatch.setattr(sanitize.shutil, "which", known.get)
+        monkeypatch.setattr(sanitize, "warm", lambda jobs, setup: {})
+
+    install()
+    return install
+
+
+def test_every_kernel_is_sanitized_in_groups(script_here, sanitizer, capsys):
+    code, out = script_here.run("--parts", "sanitize", "--select", "prepare/*")
+    said = capsys.readouterr()
+    rows = json.loads((out / "sanitize.json").read_text())
+    jobs = building.checked_in("prepare/*", "sm_90")
+    names = {job.path.relative_to(GENERATED).as_posix() for job in jobs}
+    assert len(jobs) > 8 and {(r["kernel"], r["tool"]) for r in rows} == {
+        (n, t) for n in names for t in sanitize.TOOLS
+    }
+    assert len(rows) == 2 * len(jobs)
+    for r in rows:
+        racy, crashes = "v256" in r["kernel"], "k96" in r["kernel"]
+        clean = not (racy if r["tool"] == "racecheck" else crashes)
+        assert r["clean"] is clean, r
+        assert r["hazards"] == (0 if clean else 1 if r["tool"] == "racecheck" else None)
+        assert clean or "1 found" in r["what"] or "illegal address" in r["what"]
+    bad = sum(not r["clean"] for r in rows)
+    assert code == 1 and bad == sum(("v256" in n) + ("k96" in n) for n in names) and bad >= 4
+    assert "both tools find what is planted" in said.err and "[1/" in said.err
+    assert f"{len(jobs) - bad} of {len(jobs)} kernels: nothing found" in said.out
+
+
+def test_what_is_clean_is_said_to_be(script_here, sanitizer, capsys):
+    code, out = script_here.run("--parts", "sanitize", "--select", "prepare/*c32*")
+    count = len(building.checked_in("prepare/*c32*", "sm_90"))
+    assert code == 0 and f"{count} of {count} kernels: nothing found" in capsys.readouterr().out
+    assert {r["hazards"] for r in json.loads((out / "sanitize.json").read_text())} == {0}
+
+
+@pytest.mark.parametrize("tool", ["racecheck", "memcheck"])
+def test_a_sanitizer_that_sees_nothing_is_not_believed(script_here, sanitizer, capsys, tool):
+    sanitizer(blind=tool)
+    code, out = script_here.run("--parts", "sanitize", "--select", "prepare/*c32*")
+    assert code == 1 and f"{tool} does not find what is planted" in capsys.readouterr().out
+    assert not (out / "sanitize.json").exists()
+
+
+def test_kernels_that_do_not_compile_are_told(script_here, sanitizer, monkeypatch, capsys):
+    monkeypatch.setattr(sanitize, "warm", lambda jobs, _: {jobs[0].path: "ValueError: no"})
+    code, out = script_here.run("--parts", "sanitize", "--select", "prepare/*c32*")
+    wrong = [r for r in json.loads((out / "sanitize.json").read_text()) if not r["clean"]]
+    assert code == 1 and [r["what"] for r in wrong] == ["not compiled: ValueError: no"] * 2
+
+
+def test_no_sanitizing_after_its_time(script_here, sanitizer, monkeypatch):
+    monkeypatch.setattr(sanitize, "blind", lambda *_: "")
+    code, out = script_here.run(
+        "--parts", "sanitize", "--select", "prepare/*c32*", "--seconds", "0"
+    )
+    rows = json.loads((out / "sanitize.json").read_text())
+    assert code == 1 and {r["what"] for r in rows} == {"not run: the time was up"}
+
+
+def test_a_process_that_hangs_is_stopped_with_what_it_started(tmp_path):
+    pid = tmp_path / "pid"
+    hang = f"import subprocess, sys; p = subprocess.Popen(['sleep', '60']); open({str(pid)!r}, 'w').write(str(p.pid)); print('begun', flush=True); p.wait()"
+    began = time.monotonic()
+    found = sanitize.ran([sys.executable, "-c", hang], 6, began + 100)
+    assert found.code is None and "begun" in found.output and "too long" in found.output
+    assert time.monotonic() - began < 30 and not found.clean and found.hazards is None
+    for _ in range(50):
+        state = Path(f"/proc/{pid.read_text()}/stat")
+        if not state.exists() or state.read_text().split()[2] == "Z":
+            break
+        time.sleep(0.1)
+    else:
+        raise AssertionError("what it started still runs")
+
+
+def test_inside_the_sanitizer_each_kernel_runs_once(monkeypatch, capsys):
+    seen = []
+    monkeypatch.setattr(sanitize.lowering, "load", lambda path: lambda: lambda *t: seen.append(t))
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    jobs = building.checked_in("prepare/*c32_k64*", "sm_90")
+    sanitize.inside(jobs)
+    took = sanitize.times("noise\n" + capsys.readouterr().out + "========= ERROR SUMMARY: 0 errors")
+    assert list(took) == [job.path.relative_to(GENERATED).as_posix() for job in jobs]
+    assert len(seen) == len(jobs)
+    for k, *_ in seen:
+        assert k.shape[2] > 32 and k.shape[2] % 32, "a whole tile, and part of one"
+
+
+def test_groups_hold_every_kernel_once():
+    for count in (0, 1, 5, 8, 63, 200):
+        made = sanitize.groups(list(range(count)), 8)
+        assert sorted(n for g in made for n in g) == list(range(count))
+        assert all(0 < len(g) <= sanitize.GROUP for g in made)
+    assert len(sanitize.groups(list(range(9)), 8)) == 4, "no process idle"
 
 
 def test_the_script_stops_in_time(script_here, capsys):

@@ -237,5 +237,33 @@ def test_plans_are_compared(project):
     assert got.returncode == 0 and "none" in got.stdout
     got = gdngen("plan", "--diff", "separate", "match", cwd=project)
     assert got.returncode == 0 and "separate 33,024 bytes" in got.stdout
+    assert re.search(r"; \d+ blocks per SM, \d+ \([+-]\d+\)", got.stdout)
     got = gdngen("plan", "--all-devices", cwd=project)
     assert got.returncode == 0 and "metax-c500" in got.stdout
+
+
+def test_variants_with_a_policy_of_their_own_are_compared_as_what_they_are(project):
+    spec = project / "specs/prepare.yaml"
+    more = "  where: DK == DV\n  also:\n    - {BC: 32, DK: 64, DV: 64, io: float16, policy: separate}\n"
+    spec.write_text(spec.read_text().replace("  where: DK == DV\n", more))
+    name = "prepare_c32_k64_v64_float16"
+    devices = gdngen("plan", "--all-devices", cwd=project).stdout.splitlines()
+    lean, apart = (
+        [row for row in devices if row.startswith(n)] for n in (f"{name} ", f"{name} (sep")
+    )
+    assert len(apart) == 1 and len(lean) == 2 and lean[0].split()[1:] != apart[0].split()[2:]
+    for args in (("--compare-compiler", "--no-lower"), ("--diff", "separate", "lean")):
+        rows = gdngen("plan", *args, "--target", "sm_80", cwd=project).stdout.splitlines()
+        assert sum(row.startswith(f"{name} ") for row in rows) == 1
+
+
+def test_faults_planted_in_plans_are_listed(project):
+    got = gdngen("mutate", "--plans", "--random", "8", cwd=project)
+    assert got.returncode == 0
+    kinds = {line.split()[0]: line.split()[-2:] for line in got.stdout.splitlines()[1:]}
+    assert set(kinds) == {"merged", "swapped", "overlapped", "shortened", "moved", "early"}
+    assert all(planted == caught != "0" for planted, caught in kinds.values())
+    found = json.loads(gdngen("mutate", "--plans", "--json", cwd=project).stdout)
+    assert all(p["caught"] for p in found) and {p["kernel"] for p in found} >= {
+        "prepare_c32_k64_v64_float16"
+    }

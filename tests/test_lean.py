@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,75 @@ def test_columns_of_side_by_side_tenants():
     ]
     columns = slots._columns(tiles)
     assert max(c + t.width for c, t in zip(columns, tiles)) == 128
+
+
+def tall_block(units: int, buffers: int, seed: int) -> Block:
+    """Many buffers of a few sizes, each written once and read a few times later."""
+    rng = random.Random(seed)
+    users = [
+        sum(1 << u for u in rng.sample(range(units), rng.randint(2, 4))) for _ in range(buffers)
+    ]
+    writes = [users_ & -users_ for users_ in users]
+    before = [
+        sum(
+            1 << i
+            for i in range(u)
+            if any(w >> i & 1 and m >> u & 1 for w, m in zip(writes, users))
+        )
+        for u in range(units)
+    ]
+    kind = [rng.choice([0, 0, 1]) for _ in range(buffers)]
+    size = [rng.choice([4096, 8192, 16384]) for _ in range(buffers)]
+    return Block(
+        tuple(before), tuple(users), tuple(kind), tuple(size), ((0, 0),) * units, ((),) * units, (0, 0), 1 << 62
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sixteen_buffers_are_proven_in_two_seconds(seed):
+    block, began = tall_block(24, 16, seed), time.process_time()
+    found = order.least(block)
+    assert found.proven and found.bound == found.bytes == sum(peaks(block, found.order))
+    assert time.process_time() - began < 2
+
+
+def test_forty_buffers_are_planned_in_two_seconds_with_the_gap():
+    kernel = driver.load(ROOT / "tests/specs/forty.yaml").variants[0].kernel
+    began = time.process_time()
+    proof = planned(kernel).proof
+    assert time.process_time() - began < 2
+    assert not proof.exhausted and 0 < proof.bound <= proof.bytes
+    assert proof.optimal == (proof.bound == proof.bytes)
+
+
+@settings(max_examples=150, deadline=None)
+@given(blocks(), st.integers(1, 40))
+def test_floors_hold_where_a_search_was_cut_short(block, limit):
+    """Whatever the limit, no legal order goes below what is said to be the least."""
+    found = order.least(block, limit)
+    every = [sum(p) for o in legal_orders(block) if (p := peaks(block, o)) is not None]
+    if every and found is not None:
+        assert found.bound <= min(every) <= found.bytes == sum(peaks(block, found.order))
+        assert not found.proven or found.bytes == min(every)
+
+
+def test_a_floor_is_raised_by_searches_below_it():
+    """Cut short, the search knows less than all; what it knows is more than any one statement needs."""
+    raised = 0
+    for seed in range(6):
+        block = tall_block(40, 26, seed)
+        found = order.least(block, 4_000)
+        floor = order._floor(block, order._Costs(block))
+        assert floor <= found.bound <= found.bytes
+        raised += found.bound > floor
+    assert raised
+
+
+def test_shipped_variants_are_proven_in_twenty_milliseconds(prepare):
+    for kernel in prepare.values():
+        times = []
+        for _ in range(3):
+            began = time.process_time()
+            planned(kernel)
+            times.append(time.process_time() - began)
+        assert min(times) < 0.04  # 0.02 on a machine with nothing else to do

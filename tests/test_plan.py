@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gdngen import driver, plan, tables
+from gdngen import driver, plan, registers, tables
 from gdngen.devices import device
 from gdngen.errors import SpecError
 from gdngen.plan import Wish
@@ -110,7 +110,7 @@ def test_plan_that_does_not_fit_explains_its_peak(variants):
     lines = tables.peak_lines(p, device("metax-c500"), loaded, v, Wish("share"))
     text = "\n".join(lines)
     assert "2,048 reserved" in text and "live at once" in text and "k_beta" in text
-    assert "  help: --policy lean --objective bytes --allow-reload asks for 49,664 bytes" in lines
+    assert "  help: --policy lean --objective bytes --allow-reload asks for 33,280 bytes" in lines
 
 
 def test_policy_blocks_are_within_the_devices_limits(variants):
@@ -118,3 +118,19 @@ def test_policy_blocks_are_within_the_devices_limits(variants):
         row = tables.plan_row(v, {p: planned(v, p) for p in plan.POLICIES}, Wish(), device("sm_80"))
         held = row["blocks_per_sm"] * (row["asked"] + 1024)
         assert row["fits"] and held <= 164 * 1024
+
+
+def test_spills_that_were_recorded_are_told(variants, monkeypatch):
+    v = variants["prepare_c64_k64_v64_float16"]
+    plans = tables.overview(v, Wish(), "sm_80")
+    row = tables.plan_row(v, plans, Wish(), device("sm_80"))
+    assert row["registers_recorded"] and row["spills"] == 0
+    assert not any("spills" in line for line in tables.sentences([row]))
+    spilling = {v.kernel.module: {"sm_80": {"registers": 255, "spills": 48}}}
+    monkeypatch.setattr(registers, "table", lambda: spilling)
+    row = tables.plan_row(v, plans, Wish(), device("sm_80"))
+    assert (row["registers"], row["spills"], row["blocks_per_sm"]) == (255, 48, 2)
+    assert any("spills: 48 bytes a thread" in line for line in tables.sentences([row]))
+    monkeypatch.setattr(registers, "table", dict)
+    row = tables.plan_row(v, plans, Wish(), device("sm_80"))
+    assert not row["registers_recorded"] and row["spills"] is None

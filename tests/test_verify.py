@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -164,3 +165,22 @@ def test_prepare_is_right_on_a_gpu(io, tmp_path):
     path, _ = module(kernel, tmp_path)
     verdict = verify.verify(kernel, path, {}, device="cuda")
     assert verdict.ok, verdict.problems()
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_registers_and_spills_are_told_where_nvcc_is_at_hand(tmp_path):
+    kernel = kernels_of("prepare")[PREPARE]
+    path, plans = module(kernel, tmp_path)
+    assert verify.verify(kernel, path, plans, trials=()).code == ()
+    (code,) = verify.verify(kernel, path, {"sm_80": plans["sm_80"]}, trials=(), compiled=True).code
+    assert code.target == "sm_80" and 32 <= code.registers <= 255 and code.spills == 0
+    assert str(code) == f"{code.registers} registers on sm_80"
+    assert str(dataclasses.replace(code, spills=48)).endswith(" and 48 bytes of spills on sm_80")
+
+
+def test_nothing_is_told_of_registers_for_hip_or_without_nvcc(tmp_path, monkeypatch):
+    kernel = kernels_of("prepare")[PREPARE]
+    path, _ = module(kernel, tmp_path)
+    assert verify._code(path, "gfx942") is None
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert verify._code(path, "sm_80") is None

@@ -1,0 +1,41 @@
+"""Faults planted in plans, and whether the judge catches them: every kind, on specs and on random ones."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gdngen import fuzz, mutants
+from gdngen.driver import Checked
+from gdngen.judge import judge, trial_sizes
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One broken plan: of what, how, which tiles, and whether the judge refused it."""
+
+    kernel: str
+    kind: str
+    names: tuple[str, ...]
+    caught: bool
+
+
+def planted(v: Checked, name: str) -> Iterator[Planted]:
+    """Every mutant of a kernel, judged."""
+    for m in mutants.mutants(v.kernel, v.found, trial_sizes(v.kernel)):
+        caught = not judge(v.kernel, m.kernel, m.addresses).ok
+        yield Planted(name, m.kind, m.names, caught)
+
+
+def in_random(seeds: Iterable[int]) -> Iterator[Planted]:
+    """Mutants of random specs."""
+    for seed in seeds:
+        yield from planted(fuzz.load(fuzz.spec_of(seed)), f"random spec {seed}")
+
+
+def rows(found: Iterable[Planted]) -> list[list[str]]:
+    """kind, what it is, how many were planted and how many caught; kinds that were never planted too."""
+    every = list(found)
+    sown, caught = Counter(p.kind for p in every), Counter(p.kind for p in every if p.caught)
+    return [
+        [kind, what, f"{sown[kind]:,}", f"{caught[kind]:,}"] for kind, what in mutants.KINDS.items()
+    ]
