@@ -11,6 +11,7 @@ of the spec. Whether it all holds is for `protocol.py` to say, from the result.
 """
 
 import ast
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -54,6 +55,15 @@ class Parted:
     @property
     def barriers(self) -> tuple[Barrier, ...]:
         return tuple(b for c in self.channels for b in (c.full, c.free))
+
+
+@functools.lru_cache(maxsize=8)
+def of(kernel: Kernel) -> Parted:
+    """The roles of a kernel that passed every check."""
+    report = Report()
+    found = parted(kernel, report)
+    report.stop()
+    return found
 
 
 def parted(kernel: Kernel, report: Report) -> Parted | None:
@@ -179,10 +189,10 @@ def _skipped(role, c: Channel, use, taken: int, at: int, env, kernel: Kernel, re
     else:
         what = f"'{role.name}' never takes round {missing} of '{tile}', which '{c.writer.name}' hands on"
         hint = f"take every round in turn; '- skip: {tile}[i]' lets one go by unread"
-    report.error(use.access.where, f"{what} ({_numbers(env, kernel)})", hint, kind=f"rounds {c.name} {role.name}")
+    report.error(use.access.where, f"{what} ({numbers(env, kernel)})", hint, kind=f"rounds {c.name} {role.name}")
 
 
-def _numbers(env: unroll.Env, kernel: Kernel) -> str:
+def numbers(env: unroll.Env, kernel: Kernel) -> str:
     """The numbers of a run in words; dims are the variant's."""
     dims = dict(kernel.values)
     return "say " + ", ".join(f"{name} = {v}" for name, v in env.items() if name not in dims)

@@ -387,6 +387,7 @@ class Role:
     registers: int
     stages: tuple[str, ...]
     first: int
+    doc: str = ""
 
 
 @dataclass(frozen=True)

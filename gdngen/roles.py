@@ -76,7 +76,7 @@ def _role(role: Role, spec: Spec, cx: Context, first: int) -> model.Role:
     copies, each = (count, role.each.text) if role.each else (1, None)
     own = unit if role.each else unit * count
     stages = tuple(s.text for s in role.runs)
-    return model.Role(role.name, role.where, own, copies, each, registers, stages, first)
+    return model.Role(role.name, role.where, own, copies, each, registers, stages, first, role.doc)
 
 
 def _check_stages(spec: Spec, report: Report) -> None:

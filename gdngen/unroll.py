@@ -102,6 +102,11 @@ def _unknowns(kernel: Kernel, dims: Mapping[str, int]) -> tuple[list[str], list[
     return [n for n in found if n not in made], order
 
 
+def rests_on(node: ast.expr) -> frozenset[str]:
+    """Names that an expression is made of."""
+    return frozenset(n.id for n in expr.names(node))
+
+
 def _plain(node: ast.expr) -> bool:
     return not any(isinstance(n, ast.Subscript) for n in ast.walk(node))
 
