@@ -36,7 +36,9 @@ def channels(kernel: Kernel, report: Report) -> tuple[Channel, ...]:
         leaves = [leaf for leaf in _leaves(kernel, writer) if _writes(leaf, b.name)]
         kinds = {is_load(leaf, kernel) for leaf in leaves}
         if len(kinds) > 1:
-            what = f"'{b.name}' is copied in from a tensor and written by threads of '{writer.name}'"
+            what = (
+                f"'{b.name}' is copied in from a tensor and written by threads of '{writer.name}'"
+            )
             report.error(leaves[-1].where, what, "one or the other: a round is handed on as one")
             continue
         keys = {u.key for leaf in leaves for u in rounds.uses(leaf, kernel) if u.writes}
@@ -79,7 +81,9 @@ def _writer(kernel: Kernel, b: model.Buffer, report: Report) -> Role | None:
     only = [r for r in writing if r not in reading] or writing
     if len(only) != 1:
         names = " and ".join(f"'{r.name}'" for r in only) or "no role"
-        report.error(b.where, f"'{b.name}' is staged, and {names} writes it", "one role writes a tile")
+        report.error(
+            b.where, f"'{b.name}' is staged, and {names} writes it", "one role writes a tile"
+        )
         return None
     others = [r for r in reading if r is not only[0]]
     if not others:
@@ -97,14 +101,12 @@ def _writer(kernel: Kernel, b: model.Buffer, report: Report) -> Role | None:
 
 
 def _reads(kernel: Kernel, role: Role, name: str) -> bool:
-    return any(
-        a.name == name for leaf in _leaves(kernel, role) for a in leaf.reads()
-    ) or any(isinstance(x, model.Skip) and x.tile.name == name for x in _leaves(kernel, role))
+    return any(a.name == name for leaf in _leaves(kernel, role) for a in leaf.reads()) or any(
+        isinstance(x, model.Skip) and x.tile.name == name for x in _leaves(kernel, role)
+    )
 
 
-def _channel(
-    kernel: Kernel, name: str, tiles: list[str], writer: Role, loaded: bool
-) -> Channel:
+def _channel(kernel: Kernel, name: str, tiles: list[str], writer: Role, loaded: bool) -> Channel:
     slots = kernel.buffer(tiles[0]).stages
     readers = tuple(
         r for r in kernel.roles if r is not writer and any(_reads(kernel, r, t) for t in tiles)

@@ -73,7 +73,9 @@ def _plain(node: ast.expr) -> ast.expr:
     return node
 
 
-def page(kernel: Kernel, text: Text, views: Callable[[Sequence[Statement]], list[View]], render) -> View:
+def page(
+    kernel: Kernel, text: Text, views: Callable[[Sequence[Statement]], list[View]], render
+) -> View:
     """What the kernel's template needs of its roles.
 
     views   of a group of statements
@@ -86,7 +88,10 @@ def page(kernel: Kernel, text: Text, views: Callable[[Sequence[Statement]], list
     rows, macros = [], []
     for role in kernel.roles:
         own = fragments(kernel, role)
-        allocations = [f"{safe(b.name)} = T.alloc_{b.scope}([{text.shape(b)}], {text.dtype(b.dtype_name)})" for b in own]
+        allocations = [
+            f"{safe(b.name)} = T.alloc_{b.scope}([{text.shape(b)}], {text.dtype(b.dtype_name)})"
+            for b in own
+        ]
         given: list[str] = []
         if role.copies > 1:
             words = set(re.findall(r"[A-Za-z_]\w*", render(programs[role.name])))
@@ -112,9 +117,11 @@ def page(kernel: Kernel, text: Text, views: Callable[[Sequence[Statement]], list
                     "threads": 0 if role.threads % roles.GROUP == 0 else first + role.threads,
                     "fragments": [] if role.copies > 1 else allocations,
                     "body": programs[role.name],
-                    "call": f"{safe(role.name)}({', '.join([str(copy), *given])})"
-                    if role.copies > 1
-                    else "",
+                    "call": (
+                        f"{safe(role.name)}({', '.join([str(copy), *given])})"
+                        if role.copies > 1
+                        else ""
+                    ),
                 }
             )
     return {

@@ -82,7 +82,9 @@ class _Events:
                 if reads or writes:
                     yield protocol.Access(s.where, reads + writes)
 
-    def touches(self, s: Leaf, accesses, writes: bool, env, rows=False) -> tuple[protocol.Touch, ...]:
+    def touches(
+        self, s: Leaf, accesses, writes: bool, env, rows=False
+    ) -> tuple[protocol.Touch, ...]:
         out = []
         for a in accesses:
             buffer = self.p.kernel.buffer(a.name)

@@ -122,7 +122,9 @@ def _turns(kernel: Kernel, channels: Sequence[Channel], report: Report) -> dict[
             for c in channels:
                 if role is c.writer or role in c.readers:
                     uses = trace.get(c.name, [])
-                    _note(role, c, uses, counts.get(c.name, 0), seen[role.name], env, kernel, report)
+                    _note(
+                        role, c, uses, counts.get(c.name, 0), seen[role.name], env, kernel, report
+                    )
     return {
         role.name: _placed(kernel, role, seen[role.name], channels, report) for role in kernel.roles
     }
@@ -165,7 +167,12 @@ def _note(role, c: Channel, uses, count: int, seen, env, kernel: Kernel, report:
         _skipped(role, c, uses[-1][1][1], taken, count, env, kernel, report)
         return
     if not uses and count:
-        leaf = next(x for x in _leaves(kernel, role) for u in rounds.uses(x, kernel) if u.buffer.name in c.tiles)
+        leaf = next(
+            x
+            for x in _leaves(kernel, role)
+            for u in rounds.uses(x, kernel)
+            if u.buffer.name in c.tiles
+        )
         use = next(u for u in rounds.uses(leaf, kernel) if u.buffer.name in c.tiles)
         _skipped(role, c, use, -1, count, env, kernel, report)
         return
@@ -189,7 +196,12 @@ def _skipped(role, c: Channel, use, taken: int, at: int, env, kernel: Kernel, re
     else:
         what = f"'{role.name}' never takes round {missing} of '{tile}', which '{c.writer.name}' hands on"
         hint = f"take every round in turn; '- skip: {tile}[i]' lets one go by unread"
-    report.error(use.access.where, f"{what} ({numbers(env, kernel)})", hint, kind=f"rounds {c.name} {role.name}")
+    report.error(
+        use.access.where,
+        f"{what} ({numbers(env, kernel)})",
+        hint,
+        kind=f"rounds {c.name} {role.name}",
+    )
 
 
 def numbers(env: unroll.Env, kernel: Kernel) -> str:
@@ -240,7 +252,9 @@ def _torn(role: Role, c: Channel, found: list[_Seen], report: Report) -> None:
     )
 
 
-Chain = tuple[tuple[int, int, str], ...]  # (block, position of the statement, its kind), outermost first
+Chain = tuple[
+    tuple[int, int, str], ...
+]  # (block, position of the statement, its kind), outermost first
 
 
 def _chains(body: Sequence[Statement]) -> dict[int, Chain]:

@@ -71,6 +71,8 @@ def _walk(body: tuple[Statement, ...], known, branched: bool, free: bool, role: 
             hint = "wait in every round, or let the last round repeat itself"
             out.append(protocol.Fault(s.where, what, hint))
         elif isinstance(s, (BarrierWait, BarrierArrive)) and free:
-            what = f"'{role}' takes or lets go a round in a branch that rests on more than rounds do"
+            what = (
+                f"'{role}' takes or lets go a round in a branch that rests on more than rounds do"
+            )
             hint = "which rounds a role takes must follow from counts and conditions on rounds"
             out.append(protocol.Fault(s.where, what, hint))

@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 
 from gdngen.errors import Location
 
-Box = tuple[tuple[int, int], ...]  # along each axis from where to where; the first axis is the place
+Box = tuple[
+    tuple[int, int], ...
+]  # along each axis from where to where; the first axis is the place
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,15 @@ class _Run:
             self.deadlock(t)
         if not stuck:
             self.late()
+            self.left()
+
+    def left(self) -> None:
+        """When a block ends its tiles are gone: nothing may read them any more."""
+        for t in self.threads:
+            if (t.stores or t.products) and t.trace.events:
+                what = "a store" if t.stores else "a product"
+                where = t.trace.events[-1].where
+                self.fault(where, f"'{t.trace.role}' ends while {what} goes on", "wait for it")
 
     def deadlock(self, t: _Thread) -> None:
         event = t.trace.events[t.at]

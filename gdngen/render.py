@@ -35,7 +35,9 @@ def render(planned: Planned, templates: Path = TEMPLATES) -> str:
     """The module's text, before formatting."""
     made = environment(templates)
     page = made.get_template("kernel.py.jinja")
-    return page.render(header=header(planned.kernel.spec), k=_page(planned, made.globals["statements"]))
+    return page.render(
+        header=header(planned.kernel.spec), k=_page(planned, made.globals["statements"])
+    )
 
 
 def header(spec: str, comment: str = "") -> str:
@@ -205,7 +207,9 @@ def _declared(p: Planned) -> list[Buffer]:
     slots = [p.kernel.buffer(s.name) for s in p.plan.slots]
     aliases = [p.kernel.buffer(t) for s in p.plan.slots for t in s.tenants[1:]]
     rest = [b for b in p.kernel.buffers if b.scope != "shared"]
-    return slots + aliases + (rest if not p.kernel.roles else [])  # a role's registers stand with it
+    return (
+        slots + aliases + (rest if not p.kernel.roles else [])
+    )  # a role's registers stand with it
 
 
 def _allocation(b: Buffer, p: Planned, text: Text) -> str:

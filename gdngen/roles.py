@@ -4,8 +4,6 @@ A role has warpgroups to itself and a share of the registers; stages of the spec
 is asked of roles as such is here; what they hand one another, and when, is in `channels.py`.
 """
 
-
-
 from gdngen import model
 from gdngen.context import Context, Scope, Stop
 from gdngen.devices import device
@@ -138,9 +136,7 @@ def _check_registers(kernel: Kernel, report: Report) -> None:
     for target in kernel.targets:
         have = device(target).sm_registers
         asked = [(r.registers or launched(kernel, target)) for r in kernel.roles]
-        total = sum(
-            n * r.copies * groups(r) * GROUP for n, r in zip(asked, kernel.roles)
-        )
+        total = sum(n * r.copies * groups(r) * GROUP for n, r in zip(asked, kernel.roles))
         if have and total > have:
             terms = " + ".join(
                 f"{r.copies * groups(r)} x {n} of '{r.name}'" for n, r in zip(asked, kernel.roles)
@@ -195,5 +191,3 @@ def _check_owners(kernel: Kernel, report: Report) -> None:
                             "give it stages, or an axis and a copy of the role for each",
                             kind=f"owner {buffer.name}",
                         )
-
-

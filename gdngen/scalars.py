@@ -62,9 +62,7 @@ def _named(cx: Context, name: str, source: Source, kind: str) -> model.Scalar:
     return model.Scalar(name, source.where(), source.node, kind)
 
 
-def _walked(
-    cx: Context, name: str, walk: Walk, aliases: Mapping[str, ast.expr]
-) -> model.Scalar:
+def _walked(cx: Context, name: str, walk: Walk, aliases: Mapping[str, ast.expr]) -> model.Scalar:
     """A count of the terms of a sum; the terms' index has a meaning in them alone."""
     term, until, most = (
         replace(s, node=_placed(cx.folded(s.node), aliases))

@@ -175,7 +175,11 @@ class _Reader(StatementReader):
             stages = self.names(runs, "stage") if isinstance(runs, Sequence) else (runs or key,)
             count = self.expr(node.get(units[0]), units[0])
             registers = self.expr(node.get("registers"), "registers")
-            if not self.name(key, "role") or count is None or (each and not self.name(each, "index")):
+            if (
+                not self.name(key, "role")
+                or count is None
+                or (each and not self.name(each, "index"))
+            ):
                 continue
             if not all(isinstance(s, Scalar) for s in stages):
                 self.error(runs.where, "stages are meant here", "runs: [first, rest]")
@@ -346,7 +350,10 @@ def _unique_names(spec: Spec, report: Report) -> None:
             if is_reserved(name):
                 what = f"{_a(kind)} can't be called '{name}': the language has that name"
                 report.error(where, what, "choose another name")
-            elif first and {kind, first} not in ({"kernel", "stage"}, {"role", "stage"}):  # a stage is only a comment
+            elif first and {kind, first} not in (
+                {"kernel", "stage"},
+                {"role", "stage"},
+            ):  # a stage is only a comment
                 both = f"two {kind}s" if kind == first else f"{_a(kind)} and {_a(first)}"
                 what = f"{both} share the name '{name}'"
                 note = (

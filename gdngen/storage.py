@@ -24,7 +24,6 @@ from gdngen.model import (
     touched,
 )
 
-
 BARRIER = 8  # bytes
 
 
