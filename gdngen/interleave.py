@@ -63,12 +63,14 @@ class _Barrier:
 
 def run_block(kernel: Kernel, tensors: Mapping[str, torch.Tensor], values: dict, seed: int) -> None:
     """One block of a kernel with roles; `values` has every size and the block's indices."""
-    _Interleaving(handover.of(kernel), tensors, values, random.Random(seed)).go()
+    Interleaving(handover.of(kernel), tensors, values, seed).go()
 
 
-class _Interleaving:
-    def __init__(self, p: Parted, tensors, values: dict, chance: random.Random):
-        self.p, self.chance = p, chance
+class Interleaving:
+    """One block of a parted kernel, which need not be what `handover` made."""
+
+    def __init__(self, p: Parted, tensors, values: dict, seed: int):
+        self.chance = random.Random(seed)
         kernel = p.kernel
         shared = {b.name: fresh(b.shape, b.dtype) for b in kernel.shared()}
         self.barriers = {b.name: [_Barrier(b.arrivals) for _ in range(b.slots)] for b in p.barriers}
@@ -106,7 +108,7 @@ class _Interleaving:
 class _Run:
     """A copy of a role; `products` and `stores` are still to be done."""
 
-    all: _Interleaving
+    all: Interleaving
     role: str
     threads: int
     block: Block

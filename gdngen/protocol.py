@@ -262,16 +262,21 @@ class _Run:
         if not isinstance(event, Wait):
             return
         phase = self.phase(event.barrier, event.slot, event.phase)
-        came = {self.threads[a].trace.role for a, _, _ in phase.arrivals}
         have = sum(w for _, _, w in phase.arrivals)
         need = self.barriers[event.barrier].arrivals
-        names = ", ".join(sorted(came)) or "none"
-        self.fault(
-            event.where,
-            f"'{t.trace.role}' waits for ever {event.about}: {have} of {need} threads arrive ({names})",
-            "every role that uses a staged tile takes every round of it in turn; skip: names one that "
-            "it lets go by",
-        )
+        late = {}
+        for other in self.threads:
+            rest = other.trace.events[other.at :]
+            if any(_is_arrival(e, event) for e in rest):
+                at = other.trace.events[other.at].where.line
+                late.setdefault(other.trace.role, f"'{other.trace.role}', which waits on line {at}")
+        missing = f"{need - have} of {need} threads never arrive"
+        missing += f": those of {' and of '.join(late.values())}" if late else ""
+        hint = "every role that uses a staged tile takes every round of it in turn; skip: names one "
+        hint += "that it lets go by"
+        if late:
+            hint = "give the tile more stages, or let a round go before the next is asked for"
+        self.fault(event.where, f"'{t.trace.role}' waits for ever {event.about}: {missing}", hint)
 
     def step(self, t: _Thread) -> bool:
         """Whether the thread's next event could happen."""
@@ -513,6 +518,11 @@ class _Run:
                 "written by then",
                 "write all of it, in every round that is read",
             )
+
+
+def _is_arrival(e: Event, wait: Wait) -> bool:
+    where = wait.barrier, wait.slot, wait.phase
+    return isinstance(e, Arrive) and (e.barrier, e.slot, e.phase) == where
 
 
 def _join(clock: Clock, other: Clock) -> None:
