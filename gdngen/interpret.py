@@ -122,7 +122,7 @@ def interpret(
 
     values = {**dict(kernel.values), **sizes}
     axes = [range(int(evaluate(count, values))) for _, count in kernel.grid]
-    with _one_thread():
+    with one_thread():
         for at in itertools.product(*axes):
             block = dict(zip((name for name, _ in kernel.grid), at))
             if kernel.roles:
@@ -134,7 +134,7 @@ def interpret(
 
 
 @contextlib.contextmanager
-def _one_thread():
+def one_thread():
     """Tiles are so small that handing them to other threads takes longer than the work."""
     import torch
 

@@ -272,7 +272,9 @@ class _Run:
                 late.setdefault(other.trace.role, f"'{other.trace.role}', which waits on line {at}")
         missing = f"{need - have} of {need} threads never arrive"
         missing += f": those of {' and of '.join(late.values())}" if late else ""
-        hint = "every role that uses a staged tile takes every round of it in turn; skip: names one "
+        hint = (
+            "every role that uses a staged tile takes every round of it in turn; skip: names one "
+        )
         hint += "that it lets go by"
         if late:
             hint = "give the tile more stages, or let a round go before the next is asked for"

@@ -283,6 +283,7 @@ def test_a_missing_wait_shows_in_some_interleaving(kernel):
     from forward_cases import forward_case
 
     from gdngen import interleave
+    from gdngen.interpret import one_thread
 
     parted = handover.of(kernel)
     tensors, sizes, want = forward_case(1, 1, 1, 330, 128, 64, 1, 0.1, -40.0)
@@ -291,10 +292,11 @@ def test_a_missing_wait_shows_in_some_interleaving(kernel):
     assert "Settle" in type(gone).__name__
     wrong = replace(parted, programs=((role, shorter), *parted.programs[1:]))
     seen = False
-    for seed in range(8):
+    for seed in range(4):
         out = torch.full_like(want, torch.nan)
         values = {**dict(kernel.values), **sizes, "h": 0, "b": 0, "s": 0}
         run = interleave.Interleaving(wrong, {**tensors, "o": out}, values, seed)
-        run.go()
+        with one_thread():
+            run.go()
         seen = seen or not torch.allclose(out, want, rtol=1e-9, atol=1e-9)
     assert seen
