@@ -118,6 +118,8 @@ class _Writer(ast.NodeTransformer):
             return _call("T.pow", left, right)
         if isinstance(n.op, (ast.Mult, ast.FloorDiv)) and _is_one(right):  # an option's 1
             return left
+        if isinstance(n.op, ast.Mod) and _is_one(right):
+            return ast.Constant(0)
         return ast.BinOp(left, n.op, right)
 
     def visit_Subscript(self, n: ast.Subscript) -> ast.expr:
