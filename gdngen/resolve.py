@@ -75,6 +75,8 @@ class _Resolver:
             targets=tuple(t.text for t in spec.targets) or DEFAULT_TARGETS,
             reference=spec.reference,
             resident=self.resident(),
+            asynchronous=self.holds(self.spec.asynchronous, "async"),
+            fast_math=self.holds(self.spec.fast_math, "fast_math"),
             ranges=tuple(cx.scope.ranges.items()),
             scalars=read,
             roles=parted,
@@ -173,6 +175,17 @@ class _Resolver:
                 continue
         cx.scope = cx.scope.inside(**ranges)
         return tuple((key.text, size.node) for key, size in grid)
+
+    def holds(self, source: syntax.Source | None, what: str) -> bool:
+        """A condition that is known when rendering; without one, no."""
+        try:
+            value = source is not None and self.cx.static(source)
+            if not isinstance(value, bool):
+                where = source.where()
+                raise self.cx.fail(where, f"'{what}' is {str(value)[:40]}; true or false is meant")
+            return value
+        except Stop:
+            return False
 
     def resident(self) -> int:
         source = self.spec.resident
