@@ -77,6 +77,7 @@ class _Reader(StatementReader):
             stages=self.stages(root),
             layouts=tuple(self.layouts(root)),
             scalars=tuple(self.scalars(root)),
+            require=tuple(self.require(root)),
             reference=self.reference(root, [d.text for d in dims] + [t.name for t in tensors]),
         )
 
@@ -155,6 +156,11 @@ class _Reader(StatementReader):
             tensors = self.names(node.get("tensors"), "tensor") if node.get("tensors") else None
             if (when := self.expr(node.get("when"), "when")) or node.get("when") is None:
                 yield Layout(item.where, swap, tensors, when)
+
+    def require(self, root: Mapping):
+        for node in self.items(root.get("require"), "require") if root.get("require") else ():
+            if found := self.expr(node, "a condition"):
+                yield found
 
     def reference(self, root: Mapping, declared: list[str]) -> str | None:
         """The name of a known reference whose tensors and dims the spec has, by their names."""

@@ -29,7 +29,7 @@ WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]{0,63}\Z")  # a choice of an option
 
 KEYS = {
     "spec": "kernel doc dims runtime dtypes options variants tensors grid threads resident targets buffers "
-    "stages layouts scalars reference",
+    "stages layouts scalars require reference",
     "layout": "when swap tensors",
     "variants": "forall where also",
     "tensor": "role shape dtype doc sample when",
@@ -178,3 +178,4 @@ class Spec:
     reference: str | None = None
     layouts: tuple[Layout, ...] = ()
     scalars: tuple[tuple[Scalar, Source], ...] = ()
+    require: tuple[Source, ...] = ()
