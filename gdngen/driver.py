@@ -187,6 +187,7 @@ def entry(m: Module) -> dict:
         "policy": m.planned.plan.policy,
         "targets": {p.target: {"dynamic": p.dynamic, "static": p.static} for p in m.planned.plans},
         "tensors": [t.name for t in kernel.tensors],
+        "outputs": [t.name for t in kernel.tensors if t.role != "in"],
         "values": dict(kernel.values) | dict(kernel.dtypes),
     }
 

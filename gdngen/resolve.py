@@ -12,6 +12,7 @@ from gdngen import chosen, clips, layouts, maps, model, roles, rounds, scalars, 
 from gdngen.context import MAX_ELEMENTS, Context, Scope, Stop
 from gdngen.errors import Report, did_you_mean
 from gdngen.expr import constant, linear, names
+from gdngen.source import Source
 from gdngen.syntax import DTYPES, SAMPLES, SCOPES, Choice, Spec, Statement
 from gdngen.tiles import TILE
 
@@ -44,6 +45,8 @@ class _Resolver:
 
     def kernel(self) -> model.Kernel:
         cx = self.cx
+        for condition in self.spec.require:
+            self.required(condition)
         spec = self.spec = rounds.laid_out(layouts.laid_out(self.spec, cx), cx)
         for declared in (*spec.tensors, *spec.buffers):
             self.declare(declared)
@@ -83,6 +86,22 @@ class _Resolver:
         )
         used = {name for s in kernel.statements() for name in model.touched(s)}
         return replace(kernel, buffers=tuple(b for b in kernel.buffers if b.name in used))
+
+    def required(self, condition: Source) -> None:
+        """An error where a condition does not hold for this variant."""
+        cx = self.cx
+        try:
+            if not cx.static(condition):
+                about = dict.fromkeys(n.id for n in names(condition.node))
+                have = {**cx.dtypes, **cx.scope.values}
+                values = ", ".join(f"{name}={have[name]}" for name in about if name in have)
+                raise cx.fail(
+                    condition.where(),
+                    f"'{ast.unparse(condition.node)}' is required, and does not hold for {values}",
+                    "render other values, or take the variant out",
+                )
+        except Stop:  # reported
+            pass
 
     # -- declarations ------------------------------------------------------------------------
 

@@ -82,6 +82,7 @@ class _Reader(StatementReader):
             layouts=tuple(self.layouts(root)),
             scalars=tuple(self.scalars(root)),
             roles=tuple(self.roles(root)),
+            require=tuple(self.require(root)),
             reference=self.reference(root, [d.text for d in dims] + [t.name for t in tensors]),
         )
 
@@ -202,6 +203,11 @@ class _Reader(StatementReader):
             grid = self.names(node.get("grid"), "grid") if node.get("grid") else None
             if (when := self.expr(node.get("when"), "when")) or node.get("when") is None:
                 yield Layout(item.where, swap, tensors, when, grid)
+
+    def require(self, root: Mapping):
+        for node in self.items(root.get("require"), "require") if root.get("require") else ():
+            if found := self.expr(node, "a condition"):
+                yield found
 
     def reference(self, root: Mapping, declared: list[str]) -> str | None:
         """The name of a known reference whose tensors and dims the spec has, by their names."""

@@ -29,7 +29,7 @@ WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]{0,63}\Z")  # a choice of an option
 
 KEYS = {
     "spec": "kernel doc dims runtime dtypes options variants tensors grid threads resident async fast_math targets buffers "
-    "stages layouts scalars roles reference",
+    "stages layouts scalars roles require reference",
     "role": "warps warpgroups each registers runs doc",
     "walk": "sum over until most",
     "layout": "when swap tensors grid",
@@ -222,3 +222,4 @@ class Spec:
     layouts: tuple[Layout, ...] = ()
     scalars: tuple[tuple[Scalar, Source | Walk], ...] = ()
     roles: tuple[Role, ...] = ()
+    require: tuple[Source, ...] = ()
