@@ -5,7 +5,7 @@ Each rewrite is legal by construction, keeps every value bit for bit, and says w
 
 import ast
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gdngen import compiler, expr
 from gdngen.model import (
@@ -31,12 +31,14 @@ from gdngen.model import (
 @dataclass(frozen=True)
 class Change:
     """One thing that a plan does to the author's program; `kind` moved, strips, in place, staged,
-    reload or direct; `at` is the id of the statement moved, where one is."""
+    reload or direct; `at` is the id of the statement moved, where one is; `costs` are bytes of alignment.
+    """
 
     kind: str
     text: str
     names: tuple[str, ...]
     at: int = -1
+    costs: int = field(default=0, compare=False)  # of a target, which the change is not
 
 
 def depends(first: Statement, then: Statement) -> bool:
