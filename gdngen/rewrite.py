@@ -389,10 +389,10 @@ def renamed(s: Statement, old: str, new: str) -> Statement:
         arms = (tuple(renamed(x, old, new) for x in arm) for arm in (s.then, s.other))
         return replace(s, then=next(arms), other=next(arms))
     changes = {}
-    for field in ("src", "dst", "a", "b", "c"):
-        r = getattr(s, field, None)
+    for part in ("src", "dst", "a", "b", "c"):
+        r = getattr(s, part, None)
         if isinstance(r, Region) and r.name == old:
-            changes[field] = replace(r, name=new)
+            changes[part] = replace(r, name=new)
     if isinstance(s, Assign):
         swap = {old: ast.Name(new)}
         changes = {
