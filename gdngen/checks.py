@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gdngen import analysis, plan, scopes, variants
+from gdngen import analysis, plan, proof, scopes, variants
 from gdngen.analysis import Analysis
 from gdngen.errors import Report
 from gdngen.model import Kernel
@@ -17,6 +17,7 @@ def check(
     for kernel in variants.kernels(spec, report, settings):
         found = analysis.check(kernel, report)
         scopes.check(kernel, report)
+        proof.check(kernel, report)
         plan.check_reuse(kernel, found, report)
         checked.append((kernel, found))
     return tuple(checked)

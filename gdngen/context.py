@@ -67,6 +67,7 @@ class Context:
     faulty: set[str] = field(default_factory=set)  # declared with a mistake, reported
     threads: int | None = 128  # None: the spec's own are wrong, reported
     stage: str = ""
+    in_role: bool = False
     ids: itertools.count = field(default_factory=itertools.count)
     groups: itertools.count = field(default_factory=itertools.count)
 

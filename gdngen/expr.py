@@ -245,6 +245,19 @@ def substitute(node: ast.AST, values: Mapping[str, Value]) -> ast.AST:
     return Writer().visit(copied(node))
 
 
+def renamed(node: ast.AST, meant: Mapping[str, str]) -> ast.AST:
+    """A copy with some names for others."""
+
+    class Renamer(ast.NodeTransformer):
+        def visit_Call(self, n: ast.Call):
+            return ast.Call(n.func, [self.visit(a) for a in n.args], [])
+
+        def visit_Name(self, n: ast.Name):
+            return ast.copy_location(ast.Name(meant.get(n.id, n.id)), n)
+
+    return Renamer().visit(copied(node))
+
+
 def copied(node: ast.AST) -> ast.AST:
     fields = {
         f: (

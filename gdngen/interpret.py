@@ -31,6 +31,7 @@ from gdngen.model import (
     Region,
     Solve,
     Statement,
+    Walk,
 )
 from gdngen.values import along, value, wide
 
@@ -86,12 +87,16 @@ def shape(kernel: Kernel, tensor: str, sizes: Mapping[str, int]) -> tuple[int, .
 
 
 def interpret(
-    kernel: Kernel, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int] | None = None
+    kernel: Kernel,
+    tensors: Mapping[str, torch.Tensor],
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
 ) -> dict[str, torch.Tensor]:
     """The outputs (roles out and inout) that `kernel` gives for these inputs.
 
     tensors   every tensor of role in or inout, of any dtype; others are ignored
     sizes     the runtime sizes, from the tensors' shapes where they are left out
+    seed      of the interleaving, where the kernel has roles
 
     Outputs are float64 (int64 for integers, bool); elements never written are NaN (`UNWRITTEN`).
     Raises Uninterpretable for a kernel with raw statements, ValueError where shapes disagree.
@@ -108,23 +113,28 @@ def interpret(
     for t in kernel.tensors:
         wanted = shape(kernel, t.name, sizes)
         if t.role == "out":
-            arena[t.name] = _fresh(wanted, t.dtype)
+            arena[t.name] = fresh(wanted, t.dtype)
             continue
         if tuple(tensors[t.name].shape) != wanted:
             raise ValueError(f"'{t.name}' should be {wanted}; got {tuple(tensors[t.name].shape)}")
         arena[t.name] = tensors[t.name].detach().cpu().to(wide(t.dtype), copy=True)
+    from gdngen import interleave  # which computes single statements as this module does
+
     values = {**dict(kernel.values), **sizes}
     axes = [range(int(evaluate(count, values))) for _, count in kernel.grid]
-    with _one_thread():
+    with one_thread():
         for at in itertools.product(*axes):
             block = dict(zip((name for name, _ in kernel.grid), at))
-            buffers = {b.name: _fresh(b.shape, b.dtype) for b in kernel.buffers}
-            _Block(kernel, arena, buffers).start({**values, **block})
+            if kernel.roles:
+                interleave.run_block(kernel, arena, {**values, **block}, seed)
+                continue
+            buffers = {b.name: fresh(b.shape, b.dtype) for b in kernel.buffers}
+            Block(kernel, arena, buffers).start({**values, **block})
     return {t.name: arena[t.name] for t in kernel.tensors if t.role != "in"}
 
 
 @contextlib.contextmanager
-def _one_thread():
+def one_thread():
     """Tiles are so small that handing them to other threads takes longer than the work."""
     import torch
 
@@ -136,7 +146,7 @@ def _one_thread():
         torch.set_num_threads(before)
 
 
-def _fresh(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
+def fresh(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
     """Storage that nothing has written."""
     import torch
 
@@ -145,7 +155,7 @@ def _fresh(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
     return torch.full(shape, empty, dtype=kind)
 
 
-class _Block:
+class Block:
     """One block: the tensors it shares with all others and the buffers that are its own."""
 
     def __init__(self, kernel: Kernel, tensors: dict, buffers: dict):
@@ -155,10 +165,29 @@ class _Block:
 
     def start(self, values: dict) -> None:
         """Run all statements; `values` has every size and the block's indices."""
+        self.run(self.kernel.statements(), self.scalars(values))
+
+    def scalars(self, values: dict) -> dict:
+        """The values, with what the block works out when it starts."""
         for scalar in self.kernel.scalars:
-            found = self.value(scalar.value, values)
-            values = {**values, scalar.name: found.item()}
-        self.run(self.kernel.statements(), values)
+            found = self.walked(scalar.walk, values) if scalar.walk else None
+            if found is None:
+                found = self.value(scalar.value, values).item()
+            values = {**values, scalar.name: found}
+        return values
+
+    def walked(self, walk: Walk, values: dict) -> int:
+        """How many terms of a sum it takes."""
+        until, most = self.value(walk.until, values), int(evaluate(walk.most, values))
+        count, total = 0, 0.0
+        while count < most and total > until:
+            total = total + self.value(walk.term, {**values, walk.over: count})
+            count += 1
+        return count
+
+    def forget(self, name: str) -> None:
+        """What a buffer holds is as if nothing had written it."""
+        self.buffers[name].copy_(fresh(self.buffers[name].shape, self.dtypes[name]))
 
     def run(self, body: tuple[Statement, ...], values: dict) -> None:
         for s in body:
@@ -171,7 +200,10 @@ class _Block:
         match s:
             case Loop():
                 for at in range(int(evaluate(s.count, values))):
-                    self.run(s.body, {**values, s.var: at} if s.var else values)
+                    inner = {**values, s.var: at} if s.var else dict(values)
+                    for name, value in s.lets:
+                        inner[name] = int(evaluate(value, inner))
+                    self.run(s.body, inner)
             case Branch():
                 self.run(s.then if evaluate(s.cond, values) else s.other, values)
             case Copy():
@@ -242,7 +274,7 @@ class _Block:
         import torch
 
         data = self.tensors[name] if name in self.tensors else self.buffers[name]
-        outside = 0 if name in self.tensors else _fresh((), self.dtypes[name])
+        outside = 0 if name in self.tensors else fresh((), self.dtypes[name])
         inside = _inside(index, data.shape)
         clamped = [i.clamp(0, n - 1) for i, n in zip(index, data.shape)]
         return torch.where(inside, data[tuple(clamped)], outside)

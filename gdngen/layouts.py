@@ -12,7 +12,7 @@ from gdngen import expr
 from gdngen.context import Context, Stop
 from gdngen.errors import did_you_mean
 from gdngen.source import Source
-from gdngen.syntax import Layout, Spec, Stage, Statement
+from gdngen.syntax import Layout, Spec, Stage, Statement, Walk
 
 Swaps = Mapping[str, tuple[int, int]]  # tensor -> the axes that change places
 
@@ -77,6 +77,8 @@ def _body(body: tuple[Statement, ...], swaps: Swaps) -> tuple[Statement, ...]:
 
 
 def _part(value, swaps: Swaps):
+    if isinstance(value, Walk):
+        return replace(value, sum=_part(value.sum, swaps))
     if not isinstance(value, Source):
         return value
     return replace(value, node=_Swapper(swaps).visit(expr.copied(value.node)))

@@ -47,6 +47,7 @@ class Buffer:
     reuse: str | None
     reuse_where: Location | None
     doc: str
+    stages: int = 0  # rounds that it has room for, where roles pass it on; its first axis then
 
     @property
     def bytes(self) -> int:
@@ -264,6 +265,30 @@ class Raw(Leaf):
 
 
 @dataclass(frozen=True)
+class Skip(Leaf):
+    """A round of a staged tile that a role lets go by, unread."""
+
+    tile: Region
+
+    def reads(self):
+        return ()
+
+    writes = reads
+
+
+@dataclass(frozen=True)
+class Await(Leaf):
+    """Whatever is still being done to a tile is done from here on."""
+
+    tile: Region
+
+    def reads(self):
+        return ()
+
+    writes = reads
+
+
+@dataclass(frozen=True)
 class Broken(Leaf):
     """A statement with a mistake, reported: it may do anything to what it names, so that the mistake
     is not reported again as a missing write or use. Never planned or rendered."""
@@ -294,6 +319,7 @@ class Loop:
     num_stages: int
     body: "tuple[Statement, ...]"
     stages_text: str = "1"  # num_stages as the author wrote it
+    lets: tuple[tuple[str, ast.expr], ...] = ()  # names for expressions, in every round anew
 
 
 @dataclass(frozen=True)
@@ -319,13 +345,49 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Walk:
+    """How many terms, `over` = 0, 1, ..., it takes until their sum is no more than `until`; at most `most`."""
+
+    over: str
+    term: ast.expr
+    until: ast.expr
+    most: ast.expr
+
+
+@dataclass(frozen=True)
 class Scalar:
-    """A number that a block reads from a tensor when it starts; `value` is in the author's terms."""
+    """A number that a block works out when it starts; `value` is in the author's terms, and of a walk
+    what it may at most come to."""
 
     name: str
     where: Location
     value: ast.expr
     dtype: str  # int32 or float32
+    walk: Walk | None = None
+
+    def parts(self) -> tuple[ast.expr, ...]:
+        """The expressions that it rests on."""
+        w = self.walk
+        return (w.term, w.until, w.most) if w else (self.value,)
+
+
+@dataclass(frozen=True)
+class Role:
+    """`copies` parts of a block, each of `threads` threads, that run some of its stages by themselves.
+
+    Copies are told apart by the index `each`; they stand side by side from thread `first` on, and keep
+    whole warpgroups to themselves. `registers` is what a thread may have; 0 leaves it to the launch.
+    """
+
+    name: str
+    where: Location
+    threads: int
+    copies: int
+    each: str | None
+    registers: int
+    stages: tuple[str, ...]
+    first: int
+    doc: str = ""
 
 
 @dataclass(frozen=True)
@@ -352,6 +414,7 @@ class Kernel:
     policy: str | None = None  # of sharing storage, where the variant names one
     ranges: tuple[tuple[str, tuple[float, float]], ...] = field(default=(), compare=False)
     scalars: tuple[Scalar, ...] = ()
+    roles: tuple[Role, ...] = ()
 
     def buffer(self, name: str) -> Buffer | None:
         return next((b for b in self.buffers if b.name == name), None)

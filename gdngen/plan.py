@@ -83,6 +83,8 @@ class Planned:
 
 def plan(kernel: Kernel, found: Analysis, wish: Wish, target: str) -> Planned:
     """The storage plan of a kernel whose analysis is `found`, for a target such as 'sm_80'."""
+    if kernel.roles:  # they run side by side, and so live their tiles
+        wish = replace(wish, policy="separate")
     if wish.policy == "lean":
         on: Device = device(wish.device or target)
         count = registers(kernel, target).count

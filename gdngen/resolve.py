@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gdngen import chosen, clips, layouts, maps, model, scalars, syntax
+from gdngen import chosen, clips, layouts, maps, model, roles, rounds, scalars, syntax
 from gdngen.context import MAX_ELEMENTS, Context, Scope, Stop
 from gdngen.errors import Report, did_you_mean
 from gdngen.expr import constant, linear, names
@@ -44,17 +44,19 @@ class _Resolver:
 
     def kernel(self) -> model.Kernel:
         cx = self.cx
-        spec = self.spec = layouts.laid_out(self.spec, cx)
+        spec = self.spec = rounds.laid_out(layouts.laid_out(self.spec, cx), cx)
         for declared in (*spec.tensors, *spec.buffers):
             self.declare(declared)
         grid = self.grid()
         self.threads()
         self.spec, read = scalars.resolved(spec, cx)
+        parted = roles.resolved(self.spec, cx)
         stages = []
         sides = {n.id for t in cx.tensors.values() for s in t.shape for n in names(s)}
         for stage in self.spec.stages:
             cx.stage = stage.name
-            stages.append(model.Stage(stage.name, stage.where, self.block(stage.body, cx.scope)))
+            scope = roles.entered(parted, stage.name, cx)
+            stages.append(model.Stage(stage.name, stage.where, self.block(stage.body, scope)))
         kernel = model.Kernel(
             spec=spec.file,
             name=spec.kernel,
@@ -68,13 +70,14 @@ class _Resolver:
             tensors=tuple(cx.tensors.values()),
             buffers=tuple(cx.buffers.values()),
             grid=grid,
-            threads=cx.threads or 0,
+            threads=roles.threads(parted) or cx.threads or 0,
             stages=tuple(s for s in stages if s.body),
             targets=tuple(t.text for t in spec.targets) or DEFAULT_TARGETS,
             reference=spec.reference,
             resident=self.resident(),
             ranges=tuple(cx.scope.ranges.items()),
             scalars=read,
+            roles=parted,
         )
         used = {name for s in kernel.statements() for name in model.touched(s)}
         return replace(kernel, buffers=tuple(b for b in kernel.buffers if b.name in used))
@@ -125,6 +128,7 @@ class _Resolver:
             reuse=reuse.text if reuse else None,
             reuse_where=reuse.where if reuse else None,
             doc=b.doc,
+            stages=shape[0] if b.stages is not None else 0,
         )
 
     def is_lifetime(self, b: syntax.Buffer) -> bool:
@@ -245,6 +249,12 @@ class _Resolver:
         inner = scope.inside(**{var.text: (0.0, high - 1)}) if var else scope
         if var:
             inner = inner.where(_below(var.text, count.node))
+        lets = []
+        for name, value in s["lets"] or ():
+            cx.fresh(name, inner)
+            reached = cx.runtime_size(value, f"'{name.text}'", inner, -math.inf)
+            inner = inner.inside(**{name.text: reached})
+            lets.append((name.text, value.node))
         return model.Loop(
             id=at,
             where=s.where,
@@ -257,6 +267,7 @@ class _Resolver:
             num_stages=num_stages,
             body=self.block(s.body, inner),
             stages_text=ast.unparse(stages.node) if stages else str(num_stages),
+            lets=tuple(lets),
         )
 
 

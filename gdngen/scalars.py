@@ -11,7 +11,7 @@ from dataclasses import replace
 from gdngen import expr, maps, model, types
 from gdngen.context import Context, Stop
 from gdngen.source import Source
-from gdngen.syntax import Spec, Stage, Statement
+from gdngen.syntax import Spec, Stage, Statement, Walk
 
 
 def resolved(spec: Spec, cx: Context) -> tuple[Spec, tuple[model.Scalar, ...]]:
@@ -22,12 +22,17 @@ def resolved(spec: Spec, cx: Context) -> tuple[Spec, tuple[model.Scalar, ...]]:
         if name.text in cx.scope.values or name.text in cx.scope.ranges:
             continue  # two things of one name, reported
         try:
+            if isinstance(source, Walk):
+                read.append(_walked(cx, name.text, source, aliases))
+                continue
             source = replace(source, node=_placed(cx.folded(source.node), aliases))
             cx.known(source, cx.scope, {**cx.tensors})
             kind = cx.type_of(source, source.node, cx.scope)
             maps.elements(cx, source, cx.scope)
             if any(isinstance(n, ast.Subscript) for n in ast.walk(source.node)):
                 read.append(_read(cx, name.text, source, kind))
+            elif spec.roles:  # every role uses it: worked out once, before they part
+                read.append(_named(cx, name.text, source, kind))
             else:
                 aliases[name.text] = source.node
         except Stop:  # reported
@@ -46,6 +51,36 @@ def _read(cx: Context, name: str, source: Source, kind: str) -> model.Scalar:
     cx.scalars[name] = kind
     cx.scope = cx.scope.inside(**{name: (-float("inf"), float("inf"))})
     return model.Scalar(name, source.where(), source.node, kind)
+
+
+def _named(cx: Context, name: str, source: Source, kind: str) -> model.Scalar:
+    """An expression that keeps its name in the kernel."""
+    cx.scalars[name] = kind = "int32" if kind == types.WEAK_INT else kind
+    cx.scope = cx.scope.inside(
+        **{name: expr.interval(source.node, cx.scope.values, cx.scope.ranges)}
+    )
+    return model.Scalar(name, source.where(), source.node, kind)
+
+
+def _walked(cx: Context, name: str, walk: Walk, aliases: Mapping[str, ast.expr]) -> model.Scalar:
+    """A count of the terms of a sum; the terms' index has a meaning in them alone."""
+    term, until, most = (
+        replace(s, node=_placed(cx.folded(s.node), aliases))
+        for s in (walk.sum, walk.until, walk.most)
+    )
+    _, high = cx.runtime_size(most, f"the most that '{name}' may be", cx.scope, 0)
+    cx.fresh(walk.over, cx.scope)
+    inner = cx.scope.inside(**{walk.over.text: (0.0, high)})
+    for source, scope in ((term, inner), (until, cx.scope)):
+        cx.known(source, scope, {**cx.tensors})
+        kind = cx.type_of(source, source.node, scope)
+        if kind not in ("float32", types.WEAK_FLOAT, types.WEAK_INT):
+            raise cx.fail(source.where(), f"a sum is of float32, and this is {kind}")
+        maps.elements(cx, source, scope)
+    cx.scalars[name] = "int32"
+    cx.scope = cx.scope.inside(**{name: (0.0, max(high, 0.0))})
+    found = model.Walk(walk.over.text, term.node, until.node, most.node)
+    return model.Scalar(name, walk.where, most.node, "int32", found)
 
 
 def _body(body: tuple[Statement, ...], aliases: Mapping[str, ast.expr]) -> tuple[Statement, ...]:

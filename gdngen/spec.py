@@ -23,8 +23,10 @@ from gdngen.syntax import (
     Buffer,
     Choice,
     Layout,
+    Role,
     Spec,
     Tensor,
+    Walk,
     is_reserved,
 )
 from gdngen.tree import Mapping, Node, Scalar, Sequence
@@ -77,6 +79,7 @@ class _Reader(StatementReader):
             stages=self.stages(root),
             layouts=tuple(self.layouts(root)),
             scalars=tuple(self.scalars(root)),
+            roles=tuple(self.roles(root)),
             reference=self.reference(root, [d.text for d in dims] + [t.name for t in tensors]),
         )
 
@@ -139,9 +142,50 @@ class _Reader(StatementReader):
 
     def scalars(self, root: Mapping):
         for key, node in self.mapping(root.get("scalars"), "scalars").entries:
-            value = self.expr(node, "a scalar")
+            value = self.walk(node) if isinstance(node, Mapping) else self.expr(node, "a scalar")
             if self.name(key, "scalar") and value:
                 yield key, value
+
+    def walk(self, written: Mapping) -> Walk | None:
+        """A scalar that is counted: {sum: "g[b, t]", over: t, until: -12, most: n}."""
+        if written.entries and self.broken(written.entries[0][0]):
+            return None
+        node = self.keys(written, "walk")
+        for key in ("sum", "over", "until", "most"):
+            if node.get(key) is None:
+                hint = 'n: {sum: "g[b, t]", over: t, until: -12, most: T} counts terms of a sum'
+                self.error(node.where, f"a scalar that is counted has no '{key}'", hint)
+                return None
+        over = self.scalar(node.get("over"), "over")
+        parts = [self.expr(node.get(key), f"'{key}'") for key in ("sum", "until", "most")]
+        if not over or not self.name(over, "index") or not all(parts):
+            return None
+        return Walk(node.where, over, *parts)
+
+    def roles(self, root: Mapping):
+        for key, value in self.mapping(root.get("roles"), "roles").entries:
+            node = self.keys(self.mapping(value, f"role '{key.text[:40]}'"), "role")
+            units = [unit for unit in ("warps", "warpgroups") if node.get(unit) is not None]
+            if len(units) != 1:
+                what = f"'{key.text[:40]}' has {'both warps and' if units else 'no warps or'} warpgroups"
+                self.error(key.where, what, "load: {warps: 1}, or state: {warpgroups: 2}")
+                continue
+            each = self.scalar(node.get("each"), "each")
+            runs = node.get("runs")
+            stages = self.names(runs, "stage") if isinstance(runs, Sequence) else (runs or key,)
+            count = self.expr(node.get(units[0]), units[0])
+            registers = self.expr(node.get("registers"), "registers")
+            if (
+                not self.name(key, "role")
+                or count is None
+                or (each and not self.name(each, "index"))
+            ):
+                continue
+            if not all(isinstance(s, Scalar) for s in stages):
+                self.error(runs.where, "stages are meant here", "runs: [first, rest]")
+                continue
+            doc = self.doc(node)
+            yield Role(key.text, key.where, units[0], count, each, registers, stages, doc)
 
     def layouts(self, root: Mapping):
         hint = "layouts: [{when: order == 'bthd', swap: [1, 2], tensors: [q, k]}]"
@@ -220,14 +264,15 @@ class _Reader(StatementReader):
             shape, dtype = self.shape(node, key), self.dtype(node, key)
             scope = self.needed(node, key, "scope", SCOPES, self.choice)
             live, reuse = self.live(node.get("live")), self.scalar(node.get("reuse"), "reuse")
+            stages = self.expr(node.get("stages"), "stages")
             when, doc = self.expr(node.get("when"), "when"), self.doc(node)
             if not self.name(key, "buffer"):
                 continue
             faulty = not (shape and dtype and scope) or (when is None) != (node.get("when") is None)
+            faulty = faulty or (stages is None) != (node.get("stages") is None)
             dtype, scope = dtype or key, scope or "shared"
-            out.append(
-                Buffer(key.text, key.where, scope, shape, dtype, live, reuse, doc, when, faulty)
-            )
+            meant = (scope, shape, dtype, live, reuse, doc, when, faulty, stages)
+            out.append(Buffer(key.text, key.where, *meant))
         return tuple(out)
 
     def needed(self, node: Mapping, owner: Scalar, key: str, known: tuple[str, ...], read=None):
@@ -294,6 +339,7 @@ def _unique_names(spec: Spec, report: Report) -> None:
         ("block index", [(k.text, k.where) for k, _ in spec.grid]),
         ("scalar", [(k.text, k.where) for k, _ in spec.scalars]),
         ("stage", [(s.name, s.where) for s in spec.stages]),
+        ("role", [(r.name, r.where) for r in spec.roles]),
         ("kernel", [(spec.kernel, spec.where)]),
     )
     seen: dict[str, tuple[str, int]] = {}
@@ -304,7 +350,10 @@ def _unique_names(spec: Spec, report: Report) -> None:
             if is_reserved(name):
                 what = f"{_a(kind)} can't be called '{name}': the language has that name"
                 report.error(where, what, "choose another name")
-            elif first and {kind, first} != {"kernel", "stage"}:  # a stage is only a comment there
+            elif first and {kind, first} not in (
+                {"kernel", "stage"},
+                {"role", "stage"},
+            ):  # a stage is only a comment
                 both = f"two {kind}s" if kind == first else f"{_a(kind)} and {_a(first)}"
                 what = f"{both} share the name '{name}'"
                 note = (

@@ -245,13 +245,14 @@ class StatementReader(Reader):
     def _loop(self, node, key):
         axes = self.axes(node.get(key.text), f"{key.text}: {{d: DK // BC}}")
         stages = self.expr(node.get("stages"), "stages") if node.get("stages") else None
+        lets = self.lets(node)
         body = self.body(node, key)
         if len(axes) > 1:
             self.error(axes[1][0].where, "a loop has one index; put a second loop inside it")
             return None
-        if not axes or (node.get("stages") and not stages):
+        if not axes or lets is None or (node.get("stages") and not stages):
             return None
-        return {"axis": axes[0], "stages": stages}, body
+        return {"axis": axes[0], "stages": stages, "lets": lets}, body
 
     _pipelined = _loop
 
@@ -259,6 +260,18 @@ class StatementReader(Reader):
         if node.get("do") is None:
             self.error(key.where, f"a {key.text} with nothing to do", "do: a list of statements")
         return self.block(node.get("do"))
+
+    def _skip(self, node, key):
+        tile = self.expr(node.get(key.text), "a tile")
+        return ({"tile": tile}, ()) if tile else None
+
+    _wait = _skip
+
+    def lets(self, node: Mapping) -> tuple[tuple[Scalar, Source], ...] | None:
+        """Names for expressions; None after a mistake."""
+        entries = self.mapping(node.get("let"), "let").entries
+        pairs = [(k, self.expr(v, "an expression")) for k, v in entries if self.name(k, "index")]
+        return tuple(pairs) if len(pairs) == len(entries) and all(s for _, s in pairs) else None
 
     def _raw(self, node, key):
         lines = self.scalar(node.get("raw"), "raw")

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gdngen import compiler, expr, packing, pipeline, warps
+from gdngen import compiler, expr, handover, packing, pipeline, warps
 from gdngen.emission import Emitted, Guarded, emitted, homes, is_block
 from gdngen.model import (
     BYTES,
@@ -23,6 +23,8 @@ from gdngen.model import (
     leaves,
     touched,
 )
+
+BARRIER = 8  # bytes
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Layout:
 
 def layouts(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> tuple[Layout, Layout]:
     """(as the slots are, after the compiler's default merging); bytes of a block."""
+    if kernel.roles:
+        return (_of_roles(kernel, slots, target),) * 2
     facts = _Facts(kernel, slots)
     loop = facts.pipelined()
     producer = loop is not None and pipeline.is_specialised(loop, facts.tiles, target)
@@ -95,6 +99,18 @@ def layouts(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> tuple[Layou
         and pipeline.needs_static_trips(loop, facts.tiles, target)
     )
     return Layout(plain, static, blocking), Layout(merged, static, blocking)
+
+
+def _of_roles(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> Layout:
+    """Storages side by side, since nothing of one role waits for another; barriers beside them."""
+    facts = _Facts(kernel, slots)
+    group = max(r.threads for r in kernel.roles)
+    program = compiler.Program(facts.tiles, facts.gemms(), facts.copies(), group, True)
+    align = compiler.alignments(program, target)
+    sizes = {name: tile.bytes for name, tile in facts.tiles.items()}
+    dynamic, _ = packing.plain_layout(sizes, align)
+    barriers = handover.of(kernel).barriers
+    return Layout(dynamic, sum(b.slots * BARRIER for b in barriers))
 
 
 def refusals(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> list[str]:

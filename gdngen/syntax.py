@@ -29,23 +29,27 @@ WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]{0,63}\Z")  # a choice of an option
 
 KEYS = {
     "spec": "kernel doc dims runtime dtypes options variants tensors grid threads resident targets buffers "
-    "stages layouts scalars reference",
+    "stages layouts scalars roles reference",
+    "role": "warps warpgroups each registers runs doc",
+    "walk": "sum over until most",
     "layout": "when swap tensors",
     "variants": "forall where also",
     "tensor": "role shape dtype doc sample when",
-    "buffer": "scope shape dtype live reuse doc when",
+    "buffer": "scope shape dtype live reuse stages doc when",
     "copy": "copy",
     "fill": "fill",
     "gemm": "gemm",
     "map": "map if do",
     "repeat": "repeat do",
-    "loop": "loop do",
+    "loop": "loop let do",
     "pipelined": "pipelined stages do",
     "reduce": "reduce axis",
     "cumsum": "cumsum axis reverse",
     "solve": "solve block",
     "when": "when do else",
     "raw": "raw reads writes",
+    "skip": "skip",
+    "wait": "wait",
 }
 
 # A `when` beside one of these is its condition; alone, with `do`, it is a statement.
@@ -61,6 +65,8 @@ KINDS = (
     "cumsum",
     "solve",
     "raw",
+    "skip",
+    "wait",
 )
 
 
@@ -89,7 +95,8 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A tile: scope, shape, dtype, declared lifetime (first and last stage), the author's alias."""
+    """A tile: scope, shape, dtype, declared lifetime (first and last stage), the author's alias;
+    `stages` of it where roles pass it on, round after round."""
 
     name: str
     where: Location
@@ -101,6 +108,36 @@ class Buffer:
     doc: str = ""
     when: Source | None = None
     faulty: bool = False
+    stages: Source | None = None
+
+
+@dataclass(frozen=True)
+class Role:
+    """A part of a block's threads with a program of its own: the stages that it `runs`.
+
+    `unit` says what `count` counts: warps or warpgroups. With `each` every one of them runs the
+    program by itself, and `each` is the name of its number.
+    """
+
+    name: str
+    where: Location
+    unit: str
+    count: Source
+    each: Scalar | None
+    registers: Source | None
+    runs: tuple[Scalar, ...]
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How many terms `over` = 0, 1, ... it takes for their sum to come down to `until`; at most `most`."""
+
+    where: Location
+    over: Scalar
+    sum: Source
+    until: Source
+    most: Source
 
 
 @dataclass(frozen=True)
@@ -114,7 +151,9 @@ class Statement:
     map                axes (name, extent), guard; `body` assignments
     assign             target, value           raw     lines, reads, writes
     repeat             count; `body`           when    cond; `body`, `other`
-    loop pipelined     axis (name, extent), stages; `body`
+    loop               axis (name, extent), let (name, value); `body`
+    pipelined          axis (name, extent), stages; `body`
+    skip wait          tile
     broken             nothing: its mistake is reported, `words` are what it mentions
     """
 
@@ -177,4 +216,5 @@ class Spec:
     stages: tuple[Stage, ...]
     reference: str | None = None
     layouts: tuple[Layout, ...] = ()
-    scalars: tuple[tuple[Scalar, Source], ...] = ()
+    scalars: tuple[tuple[Scalar, Source | Walk], ...] = ()
+    roles: tuple[Role, ...] = ()

@@ -113,9 +113,13 @@ class _Writer(ast.NodeTransformer):
     def visit_BinOp(self, n: ast.BinOp) -> ast.expr:
         left, right = self.visit(n.left), self.visit(n.right)
         if isinstance(n.op, ast.Pow):
+            if isinstance(left, ast.Constant) and isinstance(right, ast.Constant):
+                return ast.Constant(left.value**right.value)  # T.pow takes no two numbers
             return _call("T.pow", left, right)
         if isinstance(n.op, (ast.Mult, ast.FloorDiv)) and _is_one(right):  # an option's 1
             return left
+        if isinstance(n.op, ast.Mod) and _is_one(right):
+            return ast.Constant(0)
         return ast.BinOp(left, n.op, right)
 
     def visit_Subscript(self, n: ast.Subscript) -> ast.expr:

@@ -155,8 +155,31 @@ def raw(cx: Context, s: Statement, scope: Scope) -> model.Raw:
     return model.Raw(next(cx.ids), s.where, cx.stage, lines, used, changed)
 
 
+def skip(cx: Context, s: Statement, scope: Scope) -> model.Skip:
+    return model.Skip(next(cx.ids), s.where, cx.stage, _staged(cx, s, scope))
+
+
+def wait(cx: Context, s: Statement, scope: Scope) -> model.Await:
+    """Of a tile, or of one round of a staged one."""
+    if not cx.in_role:
+        hint = "leave it out: without roles a statement is done before the next begins"
+        raise cx.fail(s.where, "a wait outside a role", hint)
+    tile = region(cx, s["tile"], scope)
+    if tile.name in cx.tensors:
+        raise cx.fail(s["tile"].where(), f"'{tile.name}' is a tensor; a wait is for a tile")
+    return model.Await(next(cx.ids), s.where, cx.stage, tile)
+
+
+def _staged(cx: Context, s: Statement, scope: Scope) -> model.Region:
+    tile = region(cx, s["tile"], scope)
+    if tile.name in cx.tensors or not cx.buffers[tile.name].stages:
+        what = f"'{tile.name}' is not staged: there is no round of it to let go by"
+        raise cx.fail(s["tile"].where(), what, "give it stages, or take the line out")
+    return tile
+
+
 TILE: dict[str, Callable[[Context, Statement, Scope], model.Leaf]] = {
-    f.__name__: f for f in (copy, fill, gemm, reduce, cumsum, solve, raw)
+    f.__name__: f for f in (copy, fill, gemm, reduce, cumsum, solve, raw, skip, wait)
 }
 
 

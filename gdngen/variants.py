@@ -159,7 +159,7 @@ def short_names(dims: list[str]) -> list[str]:
 def _check_used(spec: Spec, kernels: list[model.Kernel], report: Report) -> None:
     """A buffer or tensor that no variant touches is a mistake, and so is a size that nothing gives."""
     used = {name for k in kernels for s in k.statements() for name in model.touched(s)}
-    used |= {n.id for k in kernels for s in k.scalars for n in names(s.value)}
+    used |= {n.id for k in kernels for s in k.scalars for part in s.parts() for n in names(part)}
     broken: set[str] = set()
     if report.errors():  # whatever a mistake mentions counts as used
         broken = {w for stage in spec.stages for s in stage.body for w in s.words}

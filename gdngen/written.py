@@ -41,7 +41,8 @@ Path = frozenset[_Condition]
 class _Paths:
     def __init__(self, kernel: Kernel, report: Report):
         self.kernel, self.report = kernel, report
-        self.known: dict[str, set[Path]] = {b.name: set() for b in kernel.buffers}
+        # A staged tile is written by another role: `protocol.py` says whether in time.
+        self.known: dict[str, set[Path]] = {b.name: set() for b in kernel.buffers if not b.stages}
         self.loops: list[str] = []  # indices of the loops around
 
     def run(self, body: Sequence[Statement], path: Path) -> None:

@@ -8,6 +8,7 @@ target, by which the planner knows how many blocks can be resident.
 
 import hashlib
 import json
+import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -28,10 +29,14 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_text().encode()).hexdigest()
 
 
-def asked(job: Job) -> tuple[Job, dict[str, int], int | dict[str, int] | None]:
-    """Bytes that a module asks for on a target, and the registers that it takes there if nvcc says."""
+def asked(job: Job) -> tuple[Job, dict[str, int] | str, int | dict[str, int] | None]:
+    """Bytes that a module asks for on a target, or why it is refused; and the registers that it takes
+    there if nvcc says."""
     module, target = job
-    lowered = lowering.cached_lower(ROOT / "generated" / module, target)
+    try:
+        lowered = lowering.cached_lower(ROOT / "generated" / module, target)
+    except lowering.LoweringError as error:
+        return job, str(error), None
     found = lowering.cached_registers(lowered.source, target) if target.startswith("sm_") else None
     bytes_ = {"dynamic": lowered.dynamic_bytes, "static": lowered.static_bytes}
     if found and found.spills:
@@ -39,7 +44,7 @@ def asked(job: Job) -> tuple[Job, dict[str, int], int | dict[str, int] | None]:
     return job, bytes_, found and found.registers
 
 
-def main() -> None:
+def main() -> int:
     manifest = json.loads((ROOT / "generated/manifest.json").read_text())
     jobs = [(m, t) for m in sorted(manifest) for t in sorted(manifest[m].get("targets", {}))]
     old = json.loads(write.read(RECORD) or "{}")
@@ -47,19 +52,24 @@ def main() -> None:
     keys = {m: digest(ROOT / "generated" / m) for m, _ in jobs}
     missing = [(m, t) for m, t in jobs if t not in old.get(keys[m], {})]
     known: dict[str, dict] = {}
+    refused = []
     for m, t in jobs:
         if (m, t) not in missing:
             known.setdefault(keys[m], {})[t] = old[keys[m]][t]
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         for (m, t), bytes_, count in pool.map(asked, missing):
+            if isinstance(bytes_, str):
+                refused.append(bytes_)
+                continue
             known.setdefault(keys[m], {})[t] = bytes_
             if count and manifest[m]["policy"] == "lean":
                 # Kept once known: a plan made for other registers may take others again.
                 registers.setdefault(manifest[m]["variant"], {}).setdefault(t, count)
     write.replace(RECORD, json.dumps(known, indent=0, sort_keys=True) + "\n")
     write.replace(REGISTERS, json.dumps(registers, indent=1, sort_keys=True) + "\n")
-    print(f"{len(jobs)} lowerings known, {len(missing)} of them new")
+    print("\n".join(refused + [f"{len(jobs)} lowerings known, {len(missing)} of them new"]))
     print("{} of kernels elsewhere, {} of them new".format(*_elsewhere()))
+    return 1 if refused else 0
 
 
 def _elsewhere() -> tuple[int, int]:
@@ -81,4 +91,4 @@ def _elsewhere() -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

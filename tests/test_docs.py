@@ -128,6 +128,7 @@ def keys(section: str) -> list[str]:
         ("Tensors", "tensor"),
         ("Buffers", "buffer"),
         ("Layouts", "layout"),
+        ("Roles", "role"),
     ],
 )
 def test_keys(section, level):

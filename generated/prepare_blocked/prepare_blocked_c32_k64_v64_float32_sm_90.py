@@ -87,16 +87,16 @@ def prepare_blocked():
             entries = T.alloc_local([16], "float32")
 
             # load
-            if (c + 1) * BC <= T_:
-                T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
-                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
-                T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
-                T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
+            if c * BC + BC <= T_:
+                T.copy(k[b, h, c * BC : c * BC + BC, :], k_s)
+                T.copy(v[b, h, c * BC : c * BC + BC, :], v_s)
+                T.copy(beta[b, h, c * BC : c * BC + BC], beta_s)
+                T.copy(g[b, h, c * BC : c * BC + BC], g_s)
             else:  # loads outside read 0
-                T.copy(k[b, h, c * BC : (c + 1) * BC, :], k_s)
-                T.copy(v[b, h, c * BC : (c + 1) * BC, :], v_s)
-                T.copy(beta[b, h, c * BC : (c + 1) * BC], beta_s)
-                T.copy(g[b, h, c * BC : (c + 1) * BC], g_s)
+                T.copy(k[b, h, c * BC : c * BC + BC, :], k_s)
+                T.copy(v[b, h, c * BC : c * BC + BC, :], v_s)
+                T.copy(beta[b, h, c * BC : c * BC + BC], beta_s)
+                T.copy(g[b, h, c * BC : c * BC + BC], g_s)
 
             # gates
             for i in T.Parallel(BC):
@@ -138,20 +138,20 @@ def prepare_blocked():
             T.copy(a, X)
 
             # store A
-            T.copy(X, A[b, h, c * BC : (c + 1) * BC, :])
+            T.copy(X, A[b, h, c * BC : c * BC + BC, :])
 
             # apply k
             for i, j in T.Parallel(BC, BC):
                 s[i, j] = T.cast(X[i, j] * (beta_s[j] * T.exp2(g_s[j])), io)
             T.gemm(s, k_s, w_f, clear_accum=True)
             T.copy(w_f, w_out)
-            T.copy(w_out, w[b, h, c * BC : (c + 1) * BC, :])
+            T.copy(w_out, w[b, h, c * BC : c * BC + BC, :])
 
             # apply v
             for i, j in T.Parallel(BC, BC):
                 s[i, j] = T.cast(X[i, j] * beta_s[j], io)
             T.gemm(s, v_s, u_f, clear_accum=True)
             T.copy(u_f, u_out)
-            T.copy(u_out, u[b, h, c * BC : (c + 1) * BC, :])
+            T.copy(u_out, u[b, h, c * BC : c * BC + BC, :])
 
     return prepare_blocked

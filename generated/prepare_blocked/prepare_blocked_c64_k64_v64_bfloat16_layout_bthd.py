@@ -89,16 +89,16 @@ def prepare_blocked():
             entries = T.alloc_local([16], "float32")
 
             # load
-            if (c + 1) * BC <= T_:
-                T.copy(k[b, c * BC : (c + 1) * BC, h, :], k_s)
-                T.copy(v[b, c * BC : (c + 1) * BC, h, :], v_s)
-                T.copy(beta[b, c * BC : (c + 1) * BC, h], beta_s)
-                T.copy(g[b, c * BC : (c + 1) * BC, h], g_s)
+            if c * BC + BC <= T_:
+                T.copy(k[b, c * BC : c * BC + BC, h, :], k_s)
+                T.copy(v[b, c * BC : c * BC + BC, h, :], v_s)
+                T.copy(beta[b, c * BC : c * BC + BC, h], beta_s)
+                T.copy(g[b, c * BC : c * BC + BC, h], g_s)
             else:  # loads outside read 0
-                T.copy(k[b, c * BC : (c + 1) * BC, h, :], k_s)
-                T.copy(v[b, c * BC : (c + 1) * BC, h, :], v_s)
-                T.copy(beta[b, c * BC : (c + 1) * BC, h], beta_s)
-                T.copy(g[b, c * BC : (c + 1) * BC, h], g_s)
+                T.copy(k[b, c * BC : c * BC + BC, h, :], k_s)
+                T.copy(v[b, c * BC : c * BC + BC, h, :], v_s)
+                T.copy(beta[b, c * BC : c * BC + BC, h], beta_s)
+                T.copy(g[b, c * BC : c * BC + BC, h], g_s)
 
             # gates
             for i in T.Parallel(BC):
@@ -147,20 +147,20 @@ def prepare_blocked():
             T.copy(a, X)
 
             # store A
-            T.copy(X, A[b, c * BC : (c + 1) * BC, h, :])
+            T.copy(X, A[b, c * BC : c * BC + BC, h, :])
 
             # apply k
             for i, j in T.Parallel(BC, BC):
                 s[i, j] = T.cast(X[i, j] * (beta_s[j] * T.exp2(g_s[j])), io)
             T.gemm(s, k_s, w_f, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
             T.copy(w_f, w_out)
-            T.copy(w_out, w[b, c * BC : (c + 1) * BC, h, :])
+            T.copy(w_out, w[b, c * BC : c * BC + BC, h, :])
 
             # apply v
             for i, j in T.Parallel(BC, BC):
                 s[i, j] = T.cast(X[i, j] * beta_s[j], io)
             T.gemm(s, v_s, u_f, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
             T.copy(u_f, u_out)
-            T.copy(u_out, u[b, c * BC : (c + 1) * BC, h, :])
+            T.copy(u_out, u[b, c * BC : c * BC + BC, h, :])
 
     return prepare_blocked
