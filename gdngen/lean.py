@@ -47,19 +47,26 @@ class Proof:
 class Lean:
     """A chosen program with its analysis, its slots, its proof and what was changed.
 
-    `asked` is what the lowered kernel asks for, alignment included.
+    `asked` is what the lowered kernel asks for, alignment included; `refused` is why TileLang would not
+    lower it, say a part of a tile that TMA can't move.
     """
 
     kernel: Kernel
     found: Analysis
     slots: tuple[Slot, ...]
     asked: int
+    refused: tuple[str, ...]
     proof: Proof
     changes: tuple[Change, ...]
 
     @property
     def departures(self) -> int:
         return sum(c.kind != "in place" for c in self.changes)
+
+    @property
+    def cost(self) -> tuple[int, int, int]:
+        """What to keep low: what is lowered at all, then bytes, then departures."""
+        return len(self.refused), self.asked, self.departures
 
 
 @dataclass(frozen=True)
@@ -100,13 +107,10 @@ def plan(kernel: Kernel, wish: Wish) -> Lean:
                 candidates.append(Candidate(program, changes, views, block, least))
     candidates.sort(key=lambda c: (c.least.bytes, len(c.changes), c.views))
     kinds = [[c for c in candidates if c.views == views] for views in (False, True)]
-    chosen = min(
-        (_tightest(those, wish) for those in kinds if those),
-        key=lambda made: (made.asked, made.departures),
-    )
+    chosen = min((_tightest(those, wish) for those in kinds if those), key=lambda made: made.cost)
     if wish.objective == "blocks" and chosen.asked <= wish.device.limit:
         chosen = _easiest(candidates, chosen, wish)
-    return _stage_out(_proven(chosen, candidates), can)
+    return _stage_out(_proven(chosen, candidates), replace(wish, allow_views=can))
 
 
 def _tightest(candidates: list[Candidate], wish: Wish) -> Lean:
@@ -114,10 +118,10 @@ def _tightest(candidates: list[Candidate], wish: Wish) -> Lean:
     tried."""
     best: Lean | None = None
     for c in candidates:
-        if best and (c.least.bytes, len(c.changes)) >= (best.asked, best.departures):
+        if best and (0, c.least.bytes, len(c.changes)) >= best.cost:
             continue
         made = _made(c, orders.fewest_moves(c.block, c.least.bytes) or c.least, wish)
-        if best is None or (made.asked, made.departures) < (best.asked, best.departures):
+        if best is None or made.cost < best.cost:
             best = made
     return best
 
@@ -135,10 +139,14 @@ def _easiest(candidates: list[Candidate], tightest: Lean, wish: Wish) -> Lean:
             eased = orders.fewest_moves(c.block, most)
             made = eased and _made(c, eased, wish)
             if made and wish.blocks(made.asked, threads) >= goal:
-                if (made.departures, made.asked) < (best.departures, best.asked):
+                if _ease(made) < _ease(best):
                     best = made
                 break
     return best
+
+
+def _ease(made: Lean) -> tuple[int, int, int]:
+    return len(made.refused), made.departures, made.asked
 
 
 def _ceiling(least: int, goal: int, wish: Wish, threads: int) -> int:
@@ -161,9 +169,16 @@ def _made(c: Candidate, best: Best, wish: Wish) -> Lean:
     slots = packing.pack(program, found, views=c.views)
     said = c.changes + tuple(_moved(c.kernel, program, u) for u in best.order if u in moved)
     said += tuple(_in_place(program, slots, found))
-    own, merging = storage.layouts(program, slots, wish.target)
     proof = Proof(0, c.least.bytes, sum(s.bytes for s in slots), c.least.states, c.least.proven)
-    return Lean(program, found, slots, min(own.dynamic, merging.dynamic) + own.static, proof, said)
+    return _costed(Lean(program, found, slots, 0, (), proof, said), wish.target)
+
+
+def _costed(made: Lean, target: str) -> Lean:
+    """The plan with what the compiler makes of it."""
+    own, merging = storage.layouts(made.kernel, made.slots, target)
+    asked = min(own.dynamic, merging.dynamic) + own.static
+    refused = tuple(storage.refusals(made.kernel, made.slots, target))
+    return replace(made, asked=asked, refused=refused)
 
 
 def _proven(made: Lean, candidates: list[Candidate]) -> Lean:
@@ -228,9 +243,10 @@ def _what(s: Statement) -> str:
 # -- stage-out -------------------------------------------------------------------------------------
 
 
-def _stage_out(made: Lean, views: bool) -> Lean:
+def _stage_out(made: Lean, wish: Wish) -> Lean:
     """Stores of fragments through tiles that are idle: a shared tile's stores are wide, a fragment's
-    are not. Only where it costs no bytes."""
+    are not. Where it costs no bytes, or only bytes of alignment, and no block, if bytes come last.
+    """
     for store in [s for s in made.kernel.leaves() if isinstance(s, Copy)]:
         fragment, tensor = made.kernel.buffer(store.src.name), made.kernel.tensor(store.dst.name)
         if (
@@ -243,9 +259,23 @@ def _stage_out(made: Lean, views: bool) -> Lean:
         if store.dst.shape != fragment.shape or len(fragment.shape) != 2:
             continue
         sooner = rewrite.hoisted(made.kernel, store)  # before a late load takes the tile over
-        tries = (_through_idle(made, program, store, views) for program in (made.kernel, sooner))
-        made = next(filter(None, tries), made)
+        for program in (made.kernel, sooner):
+            tried = _through_idle(made, program, store, wish.allow_views)
+            if tried and _worthwhile(made, tried := _costed(tried, wish.target), wish):
+                more = tried.asked - made.asked
+                said = replace(tried.changes[-1], costs=max(0, more))
+                made = replace(tried, changes=(*made.changes, said))
+                break
     return made
+
+
+def _worthwhile(made: Lean, staged: Lean, wish: Wish) -> bool:
+    if len(staged.refused) > len(made.refused):
+        return False
+    threads = made.kernel.threads
+    held = [wish.blocks(p.asked, threads) for p in (made, staged)]
+    eased = wish.objective == "blocks" and held[1] >= held[0] and staged.asked <= wish.device.limit
+    return staged.asked <= made.asked or eased
 
 
 def _through_idle(made: Lean, kernel: Kernel, store: Copy, views: bool) -> Lean | None:

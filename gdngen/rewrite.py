@@ -5,7 +5,7 @@ Each rewrite is legal by construction, keeps every value bit for bit, and says w
 
 import ast
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gdngen import compiler, expr
 from gdngen.model import (
@@ -31,12 +31,14 @@ from gdngen.model import (
 @dataclass(frozen=True)
 class Change:
     """One thing that a plan does to the author's program; `kind` moved, strips, in place, staged,
-    reload or direct; `at` is the id of the statement moved, where one is."""
+    reload or direct; `at` is the id of the statement moved, where one is; `costs` are bytes of alignment.
+    """
 
     kind: str
     text: str
     names: tuple[str, ...]
     at: int = -1
+    costs: int = field(default=0, compare=False)  # of a target, which the change is not
 
 
 def depends(first: Statement, then: Statement) -> bool:
@@ -387,10 +389,10 @@ def renamed(s: Statement, old: str, new: str) -> Statement:
         arms = (tuple(renamed(x, old, new) for x in arm) for arm in (s.then, s.other))
         return replace(s, then=next(arms), other=next(arms))
     changes = {}
-    for field in ("src", "dst", "a", "b", "c"):
-        r = getattr(s, field, None)
+    for part in ("src", "dst", "a", "b", "c"):
+        r = getattr(s, part, None)
         if isinstance(r, Region) and r.name == old:
-            changes[field] = replace(r, name=new)
+            changes[part] = replace(r, name=new)
     if isinstance(s, Assign):
         swap = {old: ast.Name(new)}
         changes = {

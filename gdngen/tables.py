@@ -75,14 +75,15 @@ def plan_row(v: Checked, plans: dict[str, Planned], wish: Wish, on: Device) -> d
         "slots": [_slot(chosen, s) for s in plan.slots],
         "shared": sharing(chosen),
         "changes": _changes(v, chosen, wish),
-        "proof": _proof(proof) if proof else None,
+        "proof": _proof(proof, on, v, regs.count, plan.asked) if proof else None,
     }
 
 
 def _changes(v: Checked, p: Planned, wish: Wish) -> list[dict]:
     worth = savings(v.kernel, p, wish)
     return [
-        {"kind": c.kind, "what": c.text, "saves": saves} for c, saves in zip(p.plan.changes, worth)
+        {"kind": c.kind, "what": c.text, "saves": saves, "costs": c.costs}
+        for c, saves in zip(p.plan.changes, worth)
     ]
 
 
@@ -99,7 +100,8 @@ def _slot(p: Planned, s: Slot) -> dict:
     }
 
 
-def _proof(proof: Proof) -> dict:
+def _proof(proof: Proof, on: Device, v: Checked, registers: int, asked: int) -> dict:
+    at_best, held = (on.blocks_per_sm(n, v.kernel.threads, registers) for n in (proof.bound, asked))
     return {
         "least_live_bytes": proof.live,
         "least_slot_bytes": proof.bound,
@@ -108,6 +110,7 @@ def _proof(proof: Proof) -> dict:
         "exhausted": proof.exhausted,
         "optimal": proof.optimal,
         "gap": proof.bytes - proof.bound,
+        "blocks_lost": max(0, at_best - held),
     }
 
 
@@ -122,6 +125,7 @@ def sentences(rows: list[dict]) -> list[str]:
         lines = [f"  shared: {text}" for text in r["shared"]]
         for c in r["changes"]:
             saves = f" ({c['saves']:,} bytes less)" if c["saves"] else ", at no cost in bytes"
+            saves = f" ({c['costs']:,} bytes more, of alignment)" if c["costs"] else saves
             lines.append(f"  {c['kind']}: {c['what']}{saves}")
         if r["spills"]:
             lines.append(
@@ -137,11 +141,9 @@ def sentences(rows: list[dict]) -> list[str]:
 def _proved(p: dict) -> str:
     searched = f"{p['states']:,} states" + (" exhausted" if p["exhausted"] else ", not all of them")
     least = f"no order needs less than {p['least_live_bytes']:,} live bytes, or {p['least_slot_bytes']:,} in slots"
-    gap = (
-        "the plan meets it"
-        if p["optimal"]
-        else f"the plan takes {p['gap']:,} more, which costs no block"
-    )
+    lost = p["blocks_lost"]
+    cost = f"and may lack {lost} of the blocks" if lost else "which costs no block"
+    gap = "the plan meets it" if p["optimal"] else f"the plan takes {p['gap']:,} more, {cost}"
     return f"{least} ({searched}); {gap}"
 
 

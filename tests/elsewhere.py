@@ -24,6 +24,7 @@ WAYS = {
     "gfx942": ("gfx942", Wish()),
     "gfx942 freest": ("gfx942", FREEST),
     "sm_80 freest": ("sm_80", FREEST),
+    "sm_90 freest": ("sm_90", FREEST),
 }
 
 

@@ -16,6 +16,7 @@ SAMPLE = {
     "gfx942": "prepare_c64_k128_v128_float16",
     "gfx942 freest": "prepare_c32_k128_v128_float16",
     "sm_80 freest": "prepare_c64_k64_v64_float16",
+    "sm_90 freest": "prepare_c64_k128_v128_float32",
 }
 NAMES = [c.name for c in cases("gfx942")]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from gdngen import blocks as building, driver, lean, order, slots
+from gdngen import blocks as building, driver, lean, order, slots, storage
 from gdngen.devices import device
 from gdngen.order import Block
 
@@ -264,3 +264,34 @@ def test_shipped_variants_are_proven_in_twenty_milliseconds(prepare):
             planned(kernel)
             times.append(time.process_time() - began)
         assert min(times) < 0.04  # 0.02 on a machine with nothing else to do
+
+
+@pytest.mark.parametrize("objective", lean.OBJECTIVES)
+def test_nothing_is_planned_that_hopper_refuses(prepare, objective):
+    """Say a part of a tile that TMA can't move: a store through it waits for a whole one, or is not."""
+    for kernel in prepare.values():
+        made = lean.plan(kernel, lean.Wish("sm_90", device("sm_90"), objective))
+        assert not made.refused
+        assert not storage.refusals(made.kernel, made.slots, "sm_90")
+
+
+def test_a_refused_store_through_a_slice_is_the_reason(prepare):
+    """The slot that u leaves through on sm_80 is one of which TMA would have to move a part."""
+    kernel = prepare["prepare_c32_k64_v64_float16"]
+    made = planned(kernel)
+    assert any(c.kind == "staged" for c in made.changes)
+    assert storage.refusals(made.kernel, made.slots, "sm_90")
+    assert not storage.refusals(made.kernel, made.slots, "sm_80")
+
+
+def test_stores_through_tiles_cost_no_bytes_where_bytes_come_first(prepare):
+    """On sm_90 what TMA stores is aligned; where blocks come first that may cost bytes, and is told."""
+    for name, kernel in prepare.items():
+        made = planned(kernel, target="sm_90")
+        assert made.asked <= planned(kernel).asked, name
+        assert not any(c.costs for c in made.changes)
+    kernel = prepare["prepare_c64_k64_v64_float32"]
+    eased = lean.plan(kernel, lean.Wish("sm_90", device("sm_90")))
+    costs = [c.costs for c in eased.changes if c.kind == "staged"]
+    own = lean.plan(kernel, lean.Wish("sm_80", device("sm_80")))
+    assert sum(costs) == eased.asked - own.asked > 0
