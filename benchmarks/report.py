@@ -3,8 +3,8 @@
     python benchmarks/report.py            write
     python benchmarks/report.py --check    exit code 1 where the page is not what the JSON says
 
-A table stands between `<!-- measured: FILE -->` and `<!-- end -->`; FILE is one of
-benchmarks/results/, written by `gdngen bench --json`, and may be followed by a glob of variants.
+Columns that nothing was measured for are left out. A table stands between `<!-- measured: FILE -->` and `<!-- end -->`; FILE is one of
+benchmarks/results/, written by `gdngen bench --json` and the scripts beside this one, and may be followed by a glob of variants.
 """
 
 import argparse
@@ -42,14 +42,15 @@ def table(text: str, select: str) -> str:
     if not rows:
         return NOTHING
     right = ["---"] * timings.TEXTS + ["---:"] * (len(timings.HEADINGS) - timings.TEXTS)
-    lines = [timings.HEADINGS, right]
-    lines += [timings.cells(r, same) for same in timings.groups(rows).values() for r in same]
+    body = [timings.cells(r, same) for same in timings.groups(rows).values() for r in same]
+    told = [i for i in range(len(right)) if i < timings.TEXTS or any(r[i] != "-" for r in body)]
+    lines = [[cells[i] for i in told] for cells in (timings.HEADINGS, right, *body)]
     machine = ", ".join(f"{k} {v}" for k, v in run.machine.items())
     out = ["| " + " | ".join(cells) + " |" for cells in lines]
     out += ["", f"{machine}; copies at {run.copy_rate / 1e12:.2f} TB/s.", ""]
     out += [f"- {r.variant} at {r.shape}, {r.who}: {r.wrong}" for r in rows if r.wrong]
-    told = timings.told(s for s in run.skipped if fnmatch.fnmatchcase(s.variant, select))
-    out += [f"- {s.who} is not timed beside {', '.join(names)}: {s.why}" for s, names in told]
+    skipped = timings.told(s for s in run.skipped if fnmatch.fnmatchcase(s.variant, select))
+    out += [f"- {s.who} is not timed beside {', '.join(names)}: {s.why}" for s, names in skipped]
     return "\n".join(out).rstrip() + "\n"
 
 

@@ -67,7 +67,7 @@ def below(path: Path, root: Path = GENERATED) -> str:
 
 def load(path: Path, kernel: str):
     """Imports one generated module (once) and returns its factory."""
-    name = "gdngen_generated." + path.stem
+    name = "_".join(("gdngen_generated", *path.parts[-3:])).removesuffix(".py")
     if name not in sys.modules:
         found = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(found)

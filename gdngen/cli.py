@@ -569,21 +569,60 @@ def _mutate_plans(options) -> int:
 def _bench(options) -> int:
     from gdngen import bench, building, chart, gpu, peers, shapes, timings
 
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
     wanted = [shapes.parse(text) for text in options.shape] or [{}]
     asked = peers.chosen(options.peers)
+    specs = _specs(options)
+    functions = [p for p in specs if driver.is_pipeline(p)]
+    cases = _cases(options, functions, wanted)
+    kernels = len(functions) < len(specs)
     gpu.require()
-    loaded = _load(options)
+    loaded = _load(options) if kernels else []
     with tempfile.TemporaryDirectory() as folder:
         jobs = building.jobs(loaded, _wish(options), gpu.target(), Path(folder))
-        found = bench.run(
-            jobs, wanted, asked, lambda line: print(line, file=sys.stderr, flush=True), options.jobs
-        )
+        found = bench.run(jobs, wanted if kernels else [], asked, say, options.jobs)
+    if cases:
+        from gdngen import whole
+
+        names = ",".join(p.name for p in asked) if options.peers != "all" else "all"
+        found = timings.joined(found, whole.run(cases, names, say))
     if options.json:
         write.replace(options.json, timings.dumps(found))
     if options.svg:
         write.replace(options.svg, chart.svg(found))
     print(timings.table(found))
     return 1 if bench.failed(found) else 0
+
+
+def _cases(options, functions: list[Path], wanted: list[dict[str, int]]) -> list:
+    """What to time of pipelines: a forward and a step of decoding on each shape. With kernels' specs
+    beside them, whose runtime sizes --shape names, on the usual ones."""
+    if not functions:
+        return []
+    from gdngen import whole
+
+    for path in functions:
+        if path.stem != whole.PIPELINE:
+            raise GdngenError(
+                f"error: {path}: only functions of {whole.PIPELINE} are timed\n"
+                "  help: name the specs of its kernels"
+            )
+    settings = _settings(options)
+    io = settings.pop("io", "bfloat16")
+    alone = len(functions) == len(_specs(options))
+    if settings and alone:
+        raise GdngenError(
+            f"error: --set {next(iter(settings))}: functions have no such setting\n"
+            "  help: --set io=float16; sizes are a --shape, say B=2,H=32,T=8192,DK=128"
+        )
+    return [
+        whole.case(kind, sizes, io)
+        for sizes in (wanted if alone else [{}])
+        for kind in whole.FUNCTIONS
+        if kind == "forward" or "T" not in sizes
+    ]
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from gdngen.sync import (
     Fence,
     Meet,
     Settle,
+    Together,
 )
 from gdngen.text import Text, safe
 
@@ -43,6 +44,8 @@ def view(s: Statement, text: Text) -> View | None:
             return {"kind": "settle", "pending": s.pending}
         case Drain():
             return {"kind": "drain"}
+        case Together():
+            return {"kind": "together"}
         case Fence():
             return {"kind": "fence"}
         case Meet():
@@ -52,12 +55,16 @@ def view(s: Statement, text: Text) -> View | None:
 
 
 def _slot(b: Barrier, at: ast.expr, text: Text) -> str:
+    if b.slots == 1 and isinstance(at, ast.Constant):
+        return safe(b.name)
     place = ast.BinOp(at, ast.Mod(), ast.Constant(b.slots))
     return f"{safe(b.name)}[{text.expr(place)}]"
 
 
 def _parity(s: BarrierWait, text: Text) -> str:
     """Of the phase that a wait is for."""
+    if isinstance(s.round, ast.Constant):
+        return str((s.round.value // s.barrier.slots + s.behind) % 2)
     phase = ast.BinOp(s.round, ast.FloorDiv(), ast.Constant(s.barrier.slots))
     if s.behind:
         phase = ast.BinOp(phase, ast.Add(), ast.Constant(s.behind))
@@ -128,11 +135,16 @@ def page(
         "rows": rows,
         "macros": macros,
         "thread": THREAD,
-        "barriers": [
-            f"{safe(b.name)} = T.alloc_barrier(arrive_count=[{b.arrivals}]{f' * {b.slots}' if b.slots > 1 else ''})"
-            for b in parted.barriers
-        ],
+        "barriers": barriers(parted.barriers),
     }
+
+
+def barriers(declared: Sequence[Barrier]) -> list[str]:
+    """Lines that allocate them."""
+    return [
+        f"{safe(b.name)} = T.alloc_barrier(arrive_count=[{b.arrivals}]{f' * {b.slots}' if b.slots > 1 else ''})"
+        for b in declared
+    ]
 
 
 def fragments(kernel: Kernel, role: Role) -> list[Buffer]:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from gdngen import render
-from gdngen.expr import copied
+from gdngen.expr import CONSTANTS, copied
 from gdngen.pipelines import Argument, Function, Made, Pipeline, Step, Value
 from gdngen.source import Source
 from gdngen.types import INTS
@@ -171,7 +171,7 @@ class _Writer:
 
     def __call__(self, source: Source, option: bool = False, test: bool = False) -> str:
         node = source.node
-        known = {*self.words, *self.dtypes}
+        known = {*self.words, *self.dtypes, *CONSTANTS}
         if option and isinstance(node, ast.Name) and node.id not in known:
             return repr(node.id)  # the choice of an option
         if option and isinstance(node, ast.Constant):

@@ -5,6 +5,7 @@ compiler says nothing of what goes wrong then:
 - a slot with two tenants that TMA loads in the loop: the second is overwritten while it is read;
 - a tile that the loop loads without TMA: it waits for another tile's barrier, and is overwritten
   where that one is done with earlier;
+- a tile that a loop computes from a tensor among others is taken for a load, and gets a copy a stage;
 - a fragment copied to a shared tile before the loop: the producer's warps, whose registers hold
   nothing, do the copy as well, and write beside the tile.
 
@@ -57,7 +58,13 @@ def in_program(kernel: Kernel, slots: Iterable[Slot]) -> tuple[str, ...]:
         name = leaf.writes()[0].name
         slot = next((s for s in slots if name in s.tenants), None)
         read = [a.name for a in leaf.reads()]
-        moved = bool(read) and all(kernel.tensor(r) is not None for r in read)
+        outside = [r for r in read if kernel.tensor(r) is not None]
+        moved = bool(read) and len(outside) == len(read)
+        if slot and outside and not moved:
+            found.append(
+                f"{TARGET}: line {leaf.where.line}: '{name}' is made of '{outside[0]}' in a pipelined loop, "
+                "and TileLang takes what reads a tensor for a load: read it before the loop, as a scalar"
+            )
         if slot and moved and slot.tenants[-1] not in loads:
             found.append(
                 f"{TARGET}: line {leaf.where.line}: '{name}' is loaded without TMA in a pipelined loop "

@@ -23,6 +23,7 @@ def laid_out(spec: Spec, cx: Context) -> Spec:
     for layout in spec.layouts:
         try:
             if layout.when is None or cx.static(layout.when):
+                spec = _reordered(spec, layout, cx)
                 swaps |= {name: layout.swap for name in _tensors(layout, spec, cx, swaps)}
         except Stop:  # reported; the declared order stands
             continue
@@ -35,6 +36,18 @@ def laid_out(spec: Spec, cx: Context) -> Spec:
     stages = tuple(Stage(s.name, s.where, _body(s.body, swaps)) for s in spec.stages)
     scalars = tuple((name, _part(source, swaps)) for name, source in spec.scalars)
     return replace(spec, tensors=tensors, stages=stages, scalars=scalars)
+
+
+def _reordered(spec: Spec, layout: Layout, cx: Context) -> Spec:
+    """Blocks counted in the layout's order, so that those which run together touch neighbouring rows."""
+    if layout.grid is None:
+        return spec
+    sizes = {key.text: (key, size) for key, size in spec.grid}
+    words = [w.text for w in layout.grid]
+    if sorted(words) != sorted(sizes):
+        what = f"a layout's grid names every block index once: {' '.join(sizes)}"
+        raise cx.fail(layout.grid[0].where if layout.grid else layout.where, what)
+    return replace(spec, grid=tuple(sizes[w] for w in words))
 
 
 def _tensors(layout: Layout, spec: Spec, cx: Context, swaps: Swaps) -> Iterator[str]:

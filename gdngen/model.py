@@ -411,6 +411,8 @@ class Kernel:
     targets: tuple[str, ...]
     reference: str | None
     resident: int = 1  # blocks that registers should leave room for on an SM
+    asynchronous: bool = False  # whole tiles are copied by TMA, where there is one
+    fast_math: bool = False  # exponentials and quotients by the fast instructions
     policy: str | None = None  # of sharing storage, where the variant names one
     ranges: tuple[tuple[str, tuple[float, float]], ...] = field(default=(), compare=False)
     scalars: tuple[Scalar, ...] = ()

@@ -13,7 +13,7 @@ have one dtype, and one shape or (policy `widen`) one height, the narrower using
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from gdngen import lean, storage
+from gdngen import bulk, lean, storage
 from gdngen.analysis import Analysis
 from gdngen.devices import Device, device
 from gdngen.errors import Report
@@ -47,6 +47,7 @@ class Plan:
     changes: tuple[Change, ...] = ()
     proof: lean.Proof | None = None
     resident: int = 1  # blocks that registers must leave room for on an SM; 1 asks for nothing
+    bulk: bool = False  # whole tiles are copied by TMA, and waited for where they are needed
     blocking: bool = False  # loads wait: the compiler refuses the kernel else
 
     @property
@@ -111,7 +112,15 @@ def realise(
     merged = merging.dynamic < own.dynamic
     best = merging if merged else own
     plan = Plan(
-        policy, target, slots, best.dynamic, best.static, merged, bound, blocking=best.blocking
+        policy,
+        target,
+        slots,
+        best.dynamic,
+        best.static,
+        merged,
+        bound,
+        bulk=bulk.wanted(kernel, target),
+        blocking=best.blocking,
     )
     return replace(plan, resident=_resident(kernel, plan))
 

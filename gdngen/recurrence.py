@@ -25,6 +25,7 @@ def gated_delta_rule(
     scale: float | None = None,
     initial_state: torch.Tensor | None = None,
     l2norm: bool = False,
+    device: str = "cpu",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Outputs and the last state, float64.
 
@@ -34,12 +35,13 @@ def gated_delta_rule(
     scale          DK ** -0.5 where left out
     initial_state  [B, H, DK, DV]; 0 where left out
     l2norm         whether rows of q and k are first brought to length 1
+    device         where it is worked out, and where the results are
 
     Returns o [B, T, H, DV] and the state [B, H, DK, DV]. Raises ValueError where H is no multiple of HK.
     """
     import torch
 
-    q, k, v, g, beta = (x.detach().cpu().double() for x in (q, k, v, g, beta))
+    q, k, v, g, beta = (x.detach().to(device).double() for x in (q, k, v, g, beta))
     heads, key_heads = v.shape[2], k.shape[2]
     if heads % key_heads:
         raise ValueError(f"{heads} heads can't share {key_heads} heads of keys")
@@ -48,9 +50,9 @@ def gated_delta_rule(
     q, k = (x.repeat_interleave(heads // key_heads, 2) for x in (q, k))
     scale = k.shape[-1] ** -0.5 if scale is None else scale
     shape = (v.shape[0], heads, k.shape[-1], v.shape[-1])
-    state = torch.zeros(shape, dtype=torch.float64)
+    state = torch.zeros(shape, dtype=torch.float64, device=device)
     if initial_state is not None:
-        state = initial_state.detach().cpu().double().clone()
+        state = initial_state.detach().to(device).double().clone()
     rows = []
     for t in range(v.shape[1]):
         state, row = step(q[:, t], k[:, t], v[:, t], g[:, t], beta[:, t], state)

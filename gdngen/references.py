@@ -69,16 +69,18 @@ def reference(needs: str, gives: str, dims: str = ""):
     return register
 
 
-@reference(needs="k v g? beta chunks?", dims="BC", gives="A? w u")
+@reference(needs="q? k v g? beta chunks?", dims="BC", gives="A? w u at? gc?")
 def wy_prepare(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Chunk-local WY factors of Gated DeltaNet, by a triangular solve for each chunk of BC rows:
 
         (I + strictLower(diag(beta) (Gamma * k k^T))) A = I,  Gamma[i, j] = exp(g[i] - g[j]),
         w = A (beta * k),  u = A (beta * v)
 
-    k [B, H, T, DK], v [B, HV, T, DV], g (log gate) and beta [B, HV, T] -> A [B, HV, T, BC],
-    w [B, HV, T, DK], u like v; HV is a multiple of H, and heads of k serve HV // H neighbours. Row
-    t of A is its chunk's row; the columns of a last chunk that lie past T are 0. (S. Yang, J. Kautz,
+    and, where q is given, at = tril(Gamma * q k^T) and gc, g summed along each chunk, to base 2.
+
+    q and k [B, H, T, DK], v [B, HV, T, DV], g (log gate) and beta [B, HV, T] -> A [B, HV, T, BC],
+    w [B, HV, T, DK], u like v, at like A, gc [B, HV, chunks, BC]; HV is a multiple of H, and heads of k serve HV // H neighbours. Row
+    t of A is its chunk's row; the columns of a last chunk that lie past T are 0; there gc is its last sum. (S. Yang, J. Kautz,
     A. Hatamizadeh: Gated Delta Networks, arXiv 2412.06464, section 3.3.) Where chunks [NC, 2] is
     given, chunk c is the rows from chunks[c, 0] on that lie before chunks[c, 1], BC at most.
 
@@ -87,7 +89,7 @@ def wy_prepare(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.T
             recurrence writes into a state S; ungated without g, Gamma = 1
     sum     given: g is summed along T, or along each chunk; inside: it is a step's, to be summed
     base    e: g is a natural logarithm; two: one to base 2
-    layout  bhtd as above; bthd with T before the heads, in every tensor
+    layout  bhtd as above; bthd with T before the heads, in every tensor but gc
     """
     import torch
 
@@ -96,11 +98,13 @@ def wy_prepare(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.T
         name: x.transpose(1, 2) if turned and name != "chunks" else x for name, x in tensors.items()
     }
     v, beta, gate = given["v"], given["beta"], values.get("gate", "tileops")
-    k = given["k"].repeat_interleave(v.shape[1] // given["k"].shape[1], 1)
+    share = v.shape[1] // given["k"].shape[1]
+    k = given["k"].repeat_interleave(share, 1)
+    q = given["q"].repeat_interleave(share, 1) if "q" in given else None
     g = given["g"] if gate != "ungated" else torch.zeros_like(beta)
     g = g * math.log(2) if values.get("base", "e") == "two" else g
     chunk, length = int(values["BC"]), k.shape[2]
-    parts: dict[str, list[torch.Tensor]] = {"A": [], "w": [], "u": []}
+    parts: dict[str, list[torch.Tensor]] = {"A": [], "w": [], "u": [], "at": [], "gc": []}
     for rows in _chunks(tensors.get("chunks"), chunk, length):
         kc, vc, gc, bc = k[:, :, rows], v[:, :, rows], g[:, :, rows, None], beta[:, :, rows, None]
         gc = gc.cumsum(2) if values.get("sum", "given") == "inside" else gc
@@ -112,8 +116,13 @@ def wy_prepare(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.T
         parts["A"].append(torch.nn.functional.pad(A, (0, chunk - A.shape[-1])))
         parts["w"].append(A @ (bc * (gc.exp() if gate == "fla" else 1) * kc))
         parts["u"].append(A @ (bc * vc))
-    found = {name: torch.cat(rows, 2) for name, rows in parts.items()}
-    return {name: x.transpose(1, 2) if turned else x for name, x in found.items()}
+        if q is not None:
+            full = [gc, gc[:, :, -1:].expand(-1, -1, chunk - gc.shape[2], -1)]
+            scores = torch.tril(q[:, :, rows] @ kc.mT) * torch.tril(gc - gc.mT).exp()
+            parts["at"].append(torch.nn.functional.pad(scores, (0, chunk - scores.shape[-1])))
+            parts["gc"].append((torch.cat(full, 2) / math.log(2)).mT)
+    found = {name: torch.cat(rows, 2) for name, rows in parts.items() if rows}
+    return {name: x.transpose(1, 2) if turned and name != "gc" else x for name, x in found.items()}
 
 
 def _chunks(table: torch.Tensor | None, chunk: int, length: int) -> list[slice]:
@@ -147,22 +156,6 @@ def shifted_rms_norm(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, t
     x = tensors["x"]
     d = torch.diff(torch.cat([tensors["before"][:, None], x], 1), dim=1)
     return {"y": d / (d.square().mean(-1, keepdim=True) + 1e-6).sqrt()}
-
-
-@reference(needs="x chunks?", gives="y", dims="BC")
-def chunk_cumsum(tensors: Tensors, values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """y[b, t, h] = sum of x[b, s, h] over the rows s <= t of t's own chunk; x and y are [B, T, H].
-
-    A chunk is BC rows, or, where chunks [NC, 2] is given, the rows from chunks[c, 0] on that lie
-    before chunks[c, 1], BC at most.
-    """
-    import torch
-
-    x = tensors["x"]
-    y = torch.full_like(x, torch.nan)
-    for rows in _chunks(tensors.get("chunks"), int(values["BC"]), x.shape[1]):
-        y[:, rows] = x[:, rows].cumsum(1)
-    return {"y": y / math.log(2) if values.get("base", "e") == "two" else y}
 
 
 @reference(needs="x", gives="y")

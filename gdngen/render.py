@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gdngen import dispatch, expr, rewrite
+from gdngen import bulk, dispatch, expr, rewrite
 from gdngen.model import (
     BYTES,
     Assign,
@@ -91,7 +91,7 @@ def _page(p: Planned, written: Callable[[list[dict]], str]) -> dict:
         "storage": _storage_rows(p),
         "notes": _notes(p),
         "constants": _constants(kernel),
-        "pass_configs": ", ".join(_pass_configs(p.plan, bool(kernel.roles))),
+        "pass_configs": ", ".join(_pass_configs(p.plan, kernel)),
         "runtime": [f'{safe(r)} = T.dynamic("{r}")' for r in kernel.runtime],
         "params": [
             f"{safe(t.name)}: T.Tensor([{', '.join(text.expr(s) for s in t.shape)}], {text.dtype(t.dtype_name)})"
@@ -103,14 +103,27 @@ def _page(p: Planned, written: Callable[[list[dict]], str]) -> dict:
         "threads": kernel.threads,
         "resident": p.plan.resident,
         "scalars": [line for s in kernel.scalars for line in _scalar(s, text)],
+        "barriers": dispatch.barriers(bulk.barriers(kernel)) if p.plan.bulk else [],
         "parted": dispatch.page(kernel, text, views, written) if kernel.roles else None,
         "buffers": [_allocation(b, p, text) for b in _declared(p)] + _scratch(kernel),
-        "stages": [
-            {"title": s.name.replace("_", " "), "body": _views(s.body, text, home)}
-            for s in kernel.stages
-            if not kernel.roles
-        ],
+        "stages": [] if kernel.roles else _stages(p, text, home),
     }
+
+
+def _stages(p: Planned, text: Text, home: Home) -> list[dict]:
+    kernel = p.kernel
+    bodies: Sequence[Sequence[Emitted]]
+    if p.plan.bulk:
+        bodies = bulk.timed(kernel, p.plan.slots)
+    else:
+        bodies = [list(emitted(s.body, kernel, home)) for s in kernel.stages]
+    return [
+        {
+            "title": stage.name.replace("_", " "),
+            "body": [view for s in body for view in _emitted_views(s, text, home)],
+        }
+        for stage, body in zip(kernel.stages, bodies)
+    ]
 
 
 def _scalar(s: Scalar, text: Text) -> list[str]:
@@ -131,11 +144,12 @@ def _scalar(s: Scalar, text: Text) -> list[str]:
     ]
 
 
-def _pass_configs(plan: Plan, parted: bool) -> list[str]:
+def _pass_configs(plan: Plan, kernel: Kernel) -> list[str]:
     configs = [] if plan.merged else ["tilelang.PassConfigKey.TL_DISABLE_SHARED_MEMORY_REUSE: True"]
     # Copies that run two rounds ahead end in a wait that must be counted when compiling.
-    if parted:  # barriers between roles are all there are, and they are in the text
+    if kernel.roles:  # barriers between roles are all there are, and they are in the text
         configs += ["tilelang.PassConfigKey.TL_DISABLE_THREAD_STORAGE_SYNC: True"]
+    if kernel.roles or kernel.fast_math:
         configs += ["tilelang.PassConfigKey.TL_ENABLE_FAST_MATH: True"]
     return configs + (['"tirx.use_async_copy": False'] if plan.blocking else [])
 

@@ -12,6 +12,7 @@ from gdngen import chosen, clips, layouts, maps, model, roles, rounds, scalars, 
 from gdngen.context import MAX_ELEMENTS, Context, Scope, Stop
 from gdngen.errors import Report, did_you_mean
 from gdngen.expr import constant, linear, names
+from gdngen.source import Source
 from gdngen.syntax import DTYPES, SAMPLES, SCOPES, Choice, Spec, Statement
 from gdngen.tiles import TILE
 
@@ -44,6 +45,8 @@ class _Resolver:
 
     def kernel(self) -> model.Kernel:
         cx = self.cx
+        for condition in self.spec.require:
+            self.required(condition)
         spec = self.spec = rounds.laid_out(layouts.laid_out(self.spec, cx), cx)
         for declared in (*spec.tensors, *spec.buffers):
             self.declare(declared)
@@ -75,12 +78,30 @@ class _Resolver:
             targets=tuple(t.text for t in spec.targets) or DEFAULT_TARGETS,
             reference=spec.reference,
             resident=self.resident(),
+            asynchronous=self.holds(self.spec.asynchronous, "async"),
+            fast_math=self.holds(self.spec.fast_math, "fast_math"),
             ranges=tuple(cx.scope.ranges.items()),
             scalars=read,
             roles=parted,
         )
         used = {name for s in kernel.statements() for name in model.touched(s)}
         return replace(kernel, buffers=tuple(b for b in kernel.buffers if b.name in used))
+
+    def required(self, condition: Source) -> None:
+        """An error where a condition does not hold for this variant."""
+        cx = self.cx
+        try:
+            if not cx.static(condition):
+                about = dict.fromkeys(n.id for n in names(condition.node))
+                have = {**cx.dtypes, **cx.scope.values}
+                values = ", ".join(f"{name}={have[name]}" for name in about if name in have)
+                raise cx.fail(
+                    condition.where(),
+                    f"'{ast.unparse(condition.node)}' is required, and does not hold for {values}",
+                    "render other values, or take the variant out",
+                )
+        except Stop:  # reported
+            pass
 
     # -- declarations ------------------------------------------------------------------------
 
@@ -173,6 +194,17 @@ class _Resolver:
                 continue
         cx.scope = cx.scope.inside(**ranges)
         return tuple((key.text, size.node) for key, size in grid)
+
+    def holds(self, source: syntax.Source | None, what: str) -> bool:
+        """A condition that is known when rendering; without one, no."""
+        try:
+            value = source is not None and self.cx.static(source)
+            if not isinstance(value, bool):
+                where = source.where()
+                raise self.cx.fail(where, f"'{what}' is {str(value)[:40]}; true or false is meant")
+            return value
+        except Stop:
+            return False
 
     def resident(self) -> int:
         source = self.spec.resident

@@ -1,7 +1,8 @@
 """What generated functions call: arguments checked, variants found, kernels compiled once and run.
 
 CUDA tensors run a variant that was planned for their device, on torch's current stream. CPU tensors
-run the very same text by way of `cpu.py`: right, and slow. Nothing here knows any particular kernel.
+run the very same text by way of `cpu.py`: right, and slow. A variant that is not checked in is made
+from the specs beside the generated kernels (`fresh.py`). Nothing here knows any particular kernel.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gdngen import catalog
+from gdngen import catalog, fresh
+from gdngen.fresh import Found, Refused
 
 Values = Mapping[str, "int | str"]
 Choices = Sequence[tuple[Values, bool]]
@@ -190,7 +194,7 @@ class Call:
     def fits(self, spec: str, values: Values, choices: Choices = ()) -> bool:
         """Whether `launch` would find a variant for the call's device."""
         where = self.device.type, self.device.index or 0
-        return any(_variant(self.root, spec, w, *where) for w in _wishes(values, choices))
+        return isinstance(_found(self.root, spec, _wishes(values, choices), *where), Found)
 
     def launch(
         self, spec: str, values: Values, choices: Choices = (), **tensors: torch.Tensor
@@ -200,17 +204,47 @@ class Call:
         choices  further values, the one preferred first, each with whether it is wished for; the
                  first wish is taken that the device can hold, else the first that it can hold
 
-        Raises NotImplementedError where no such variant is among the generated kernels.
+        Raises NotImplementedError where there is no such variant and none can be made.
         """
         key = _wishes(values, choices)
-        run = _runner(self.root, spec, key, self.device.type, self.device.index or 0)
-        if run is None:
+        listed = _LISTED.get()
+        where = self.root, spec, key, self.device.type, self.device.index or 0
+        run = _runner(*where) if listed is None else _found(*where)
+        if isinstance(run, Refused):
             words = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in key[0]]
             raise NotImplementedError(
-                f"{self.function}: no kernel of specs/{spec}.yaml with {', '.join(words)} fits {self.device}; "
-                f"add it to the spec's variants, or try it: {' '.join(f'--set {w}' for w in words)}"
+                f"{self.function}: no kernel of specs/{spec}.yaml with {', '.join(words)} for {self.device}: "
+                f"{run.why}"
             )
-        run(tensors)
+        if isinstance(run, Found):
+            listed.append(Launch(self.root, spec, run, self.device, tensors))
+        else:
+            run(tensors)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel that a function would run, and on what."""
+
+    root: Path
+    spec: str
+    found: Found
+    device: torch.device
+    tensors: Mapping[str, torch.Tensor]
+
+
+_LISTED: ContextVar[list[Launch] | None] = ContextVar("listed", default=None)
+
+
+def launches(function: Callable[..., Any], *args: Any, **named: Any) -> list[Launch]:
+    """The kernels that a call of a generated function runs, in order; none is compiled or run."""
+    found: list[Launch] = []
+    before = _LISTED.set(found)
+    try:
+        function(*args, **named)
+    finally:
+        _LISTED.reset(before)
+    return found
 
 
 def _pieces(ends: torch.Tensor, rows: int, total: int) -> torch.Tensor:
@@ -254,47 +288,89 @@ def _wishes(values: Values, choices: Choices) -> tuple[tuple[tuple[str, Any], ..
     return tuple(tuple(sorted({**values, **more}.items())) for more in wished or [{}])
 
 
+def alternative(launch: Launch, values: Values) -> Found | Refused:
+    """The variant with other values in place of those that a launch has."""
+    wished = (tuple(sorted({**dict(launch.found.values), **values}.items())),)
+    where = launch.device.type, launch.device.index or 0
+    return _found(launch.root, launch.spec, wished, *where)
+
+
+Wishes = tuple[tuple[tuple[str, Any], ...], ...]
+
+
 @functools.cache
-def _variant(
-    root: Path, spec: str, values: tuple[tuple[str, Any], ...], kind: str, index: int
-) -> str | None:
-    """The module of a variant that a device can run: planned for its architecture, or for the newest
-    one before it, in no more shared memory than a block may have. The CPU runs any."""
-    fitting, _ = catalog.entries(spec, None, None, dict(values), root)
+def _found(root: Path, spec: str, wished: Wishes, kind: str, index: int) -> Found | Refused:
+    """The first wish that is checked in and that a device can run; else the first that can be made for
+    it; else why the first can't."""
+    arch, limit = _device(kind, index)
+    for values in wished:
+        if found := _checked_in(root, spec, dict(values), arch, limit):
+            return found
+    made = (
+        fresh.variant(root.parent / "specs" / f"{spec}.yaml", dict(values), arch, limit)
+        for values in wished
+    )
+    first = next(made)
+    return next((f for f in (first, *made) if isinstance(f, Found)), first)
+
+
+def _device(kind: str, index: int) -> tuple[int | None, int | None]:
+    """A GPU's architecture, say 90, and the bytes of shared memory that a block may have; no limits on
+    the CPU."""
     if kind == "cpu":
-        return min(fitting, default=None)
+        return None, None
     props = torch.cuda.get_device_properties(index)
-    have, limit = props.major * 10 + props.minor, props.shared_memory_per_block_optin
-    planned = [
-        (int(target.removeprefix("sm_")), path)
-        for path in sorted(fitting)
-        for target, need in catalog.manifest(root)[path]["targets"].items()
-        if target.startswith("sm_") and need["dynamic"] + need["static"] <= limit
-    ]
-    usable = [p for p in planned if p[0] <= have]
-    return max(usable, key=lambda p: p[0])[1] if usable else None
+    return props.major * 10 + props.minor, props.shared_memory_per_block_optin
+
+
+def _checked_in(
+    root: Path, spec: str, values: Values, arch: int | None, limit: int | None
+) -> Found | None:
+    """A variant planned for a device's architecture, or for the newest one before it, in no more
+    shared memory than a block may have. The CPU runs any."""
+    fitting, _ = catalog.entries(spec, None, None, values, root)
+    listed = catalog.manifest(root)
+    if arch is None:
+        path = min(fitting, default=None)
+    else:
+        planned = [
+            (int(target.removeprefix("sm_")), path)
+            for path in sorted(fitting)
+            for target, need in listed[path]["targets"].items()
+            if target.startswith("sm_") and need["dynamic"] + need["static"] <= limit
+        ]
+        path = max((p for p in planned if p[0] <= arch), key=lambda p: p[0], default=(0, None))[1]
+    if path is None:
+        return None
+    e = listed[path]
+    names, outputs = tuple(e["tensors"]), tuple(e["outputs"])
+    return Found(root / path, e["kernel"], names, outputs, tuple(sorted(values.items())))
 
 
 @functools.cache
 def _runner(
-    root: Path, spec: str, wished: tuple[tuple[tuple[str, Any], ...], ...], kind: str, index: int
-) -> Callable[[dict[str, torch.Tensor]], None] | None:
-    """The compiled kernel of the first wish that there is and that fits; None if none does."""
-    found = (_variant(root, spec, values, kind, index) for values in wished)
-    path = next((p for p in found if p), None)
-    if path is None:
-        return None
-    entry = catalog.manifest(root)[path]
-    names = entry["tensors"]
+    root: Path, spec: str, wished: Wishes, kind: str, index: int
+) -> Callable[[Mapping[str, torch.Tensor]], None] | Refused:
+    """The compiled kernel of what is found."""
+    found = _found(root, spec, wished, kind, index)
+    return found if isinstance(found, Refused) else compiled(found, kind, index)
+
+
+@functools.cache
+def compiled(
+    found: Found, kind: str, index: int = 0
+) -> Callable[[Mapping[str, torch.Tensor]], None]:
+    """A kernel, ready for a device, as a function of its tensors by name."""
+    names = found.tensors
     if kind == "cpu":
         from gdngen import cpu
 
-        kernel = cpu.compile(root / path)
-        return lambda tensors: kernel.run({name: tensors[name] for name in names})
+        on_cpu = cpu.compile(found.path)
+        return lambda tensors: on_cpu.run({name: tensors[name] for name in names})
     with torch.cuda.device(index):
-        kernel = catalog.load(root / path, entry["kernel"])()
+        kernel = catalog.load(found.path, found.kernel)()
 
-    def run(tensors: dict[str, torch.Tensor]) -> None:
+    def run(tensors: Mapping[str, torch.Tensor]) -> None:
         with torch.cuda.device(index):
             kernel(*(tensors[name] for name in names))
 

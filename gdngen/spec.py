@@ -74,12 +74,15 @@ class _Reader(StatementReader):
             grid=tuple(self.grid(root)),
             threads=self.expr(root.get("threads"), "threads"),
             resident=self.expr(root.get("resident"), "resident"),
+            asynchronous=self.expr(root.get("async"), "async"),
+            fast_math=self.expr(root.get("fast_math"), "fast_math"),
             targets=tuple(self.targets(root)),
             buffers=self.buffers(root),
             stages=self.stages(root),
             layouts=tuple(self.layouts(root)),
             scalars=tuple(self.scalars(root)),
             roles=tuple(self.roles(root)),
+            require=tuple(self.require(root)),
             reference=self.reference(root, [d.text for d in dims] + [t.name for t in tensors]),
         )
 
@@ -197,8 +200,14 @@ class _Reader(StatementReader):
                 continue
             swap = int(axes[0].text), int(axes[1].text)
             tensors = self.names(node.get("tensors"), "tensor") if node.get("tensors") else None
+            grid = self.names(node.get("grid"), "grid") if node.get("grid") else None
             if (when := self.expr(node.get("when"), "when")) or node.get("when") is None:
-                yield Layout(item.where, swap, tensors, when)
+                yield Layout(item.where, swap, tensors, when, grid)
+
+    def require(self, root: Mapping):
+        for node in self.items(root.get("require"), "require") if root.get("require") else ():
+            if found := self.expr(node, "a condition"):
+                yield found
 
     def reference(self, root: Mapping, declared: list[str]) -> str | None:
         """The name of a known reference whose tensors and dims the spec has, by their names."""

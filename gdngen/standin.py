@@ -13,16 +13,22 @@ import math
 from types import ModuleType
 from typing import Any
 
+# What orders threads and copies: here statements run one after the other.
 DROPPED_CALLS = (
+    "alloc_barrier",
     "annotate_layout",
     "annotate_l2_hit_ratio",
     "annotate_min_blocks_per_sm",
     "annotate_restrict_buffers",
     "annotate_safe_value",
+    "barrier_arrive",
+    "barrier_wait",
+    "fence_proxy_async",
     "no_set_max_nreg",
     "set_max_nreg",
     "sync_threads",
     "sync_warp",
+    "tma_store_wait",
     "use_swizzle",
 )
 # Target `c` has these for float32 and float64 only.
@@ -195,6 +201,7 @@ def language(declared: list[tuple[Any, str]], bf16_views: bool = False) -> Stand
         return T.max(value, -value)
 
     overrides = {
+        "tma_copy": lambda src, dst, **_: T.copy(src, dst),
         "Tensor": tensor,
         "abs": absolute,
         "alloc_shared": tile,

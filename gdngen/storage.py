@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gdngen import compiler, expr, handover, packing, pipeline, warps
+from gdngen import bulk, compiler, expr, handover, packing, pipeline, warps
 from gdngen.emission import Emitted, Guarded, emitted, homes, is_block
 from gdngen.model import (
     BYTES,
@@ -83,6 +83,8 @@ def layouts(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> tuple[Layou
     """(as the slots are, after the compiler's default merging); bytes of a block."""
     if kernel.roles:
         return (_of_roles(kernel, slots, target),) * 2
+    if bulk.wanted(kernel, target):
+        return (_of_bulk(kernel, slots, target),) * 2
     facts = _Facts(kernel, slots)
     loop = facts.pipelined()
     producer = loop is not None and pipeline.is_specialised(loop, facts.tiles, target)
@@ -99,6 +101,22 @@ def layouts(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> tuple[Layou
         and pipeline.needs_static_trips(loop, facts.tiles, target)
     )
     return Layout(plain, static, blocking), Layout(merged, static, blocking)
+
+
+def _of_bulk(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> Layout:
+    """Storages side by side: the compiler's merging does not know when TMA is done with a tile."""
+    facts = _Facts(kernel, slots)
+    ids = {c.id for c in bulk.loads(kernel)}
+    copies = tuple(
+        made
+        for leaf in kernel.leaves()
+        if isinstance(leaf, Copy) and (made := facts.copy(leaf))
+        if made.store or leaf.id in ids
+    )
+    program = compiler.Program(facts.tiles, facts.gemms(), copies, kernel.threads, True)
+    sizes = {name: tile.bytes for name, tile in facts.tiles.items()}
+    dynamic, _ = packing.plain_layout(sizes, compiler.alignments(program, target))
+    return Layout(dynamic, sum(b.slots * BARRIER for b in bulk.barriers(kernel)))
 
 
 def _of_roles(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> Layout:

@@ -93,3 +93,8 @@ class Meet(Sync):
     first: int  # the number of the first copy's barrier
     each: str | None
     threads: int
+
+
+@dataclass(frozen=True)
+class Together(Sync):
+    """All threads of the block wait for one another."""

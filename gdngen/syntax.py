@@ -28,11 +28,11 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]{0,63}\Z")  # a choice of an option, a target
 
 KEYS = {
-    "spec": "kernel doc dims runtime dtypes options variants tensors grid threads resident targets buffers "
-    "stages layouts scalars roles reference",
+    "spec": "kernel doc dims runtime dtypes options variants tensors grid threads resident async fast_math targets buffers "
+    "stages layouts scalars roles require reference",
     "role": "warps warpgroups each registers runs doc",
     "walk": "sum over until most",
-    "layout": "when swap tensors",
+    "layout": "when swap tensors grid",
     "variants": "forall where also",
     "tensor": "role shape dtype doc sample when",
     "buffer": "scope shape dtype live reuse stages doc when",
@@ -178,12 +178,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Layout:
-    """Two axes that change places in some tensors (None: in all) where a condition holds."""
+    """Two axes that change places in some tensors (None: in all) where a condition holds; `grid` names
+    the block indices in the order that suits it, the innermost first."""
 
     where: Location
     swap: tuple[int, int]
     tensors: tuple[Scalar, ...] | None
     when: Source | None
+    grid: tuple[Scalar, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,8 @@ class Spec:
     grid: tuple[tuple[Scalar, Source], ...]
     threads: Source | None
     resident: Source | None
+    asynchronous: Source | None
+    fast_math: Source | None
     targets: tuple[Scalar, ...]
     buffers: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
@@ -218,3 +222,4 @@ class Spec:
     layouts: tuple[Layout, ...] = ()
     scalars: tuple[tuple[Scalar, Source | Walk], ...] = ()
     roles: tuple[Role, ...] = ()
+    require: tuple[Source, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from gdngen import tables
@@ -96,6 +96,11 @@ class Run:
     copy_rate: float
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...] = ()
+
+
+def joined(one: Run, other: Run) -> Run:
+    """Two runs on one machine as one."""
+    return replace(other, rows=one.rows + other.rows, skipped=one.skipped + other.skipped)
 
 
 def least_bytes(kernel: Kernel, sizes: Mapping[str, int]) -> int:

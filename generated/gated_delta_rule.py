@@ -77,6 +77,12 @@ def chunk_gated_delta_rule(
     )
     NC = T // BC + N if has_cu_seqlens else -(-T // BC)
     call.check(
+        DK % 32 == 0 and DK <= 256, "'k' has rows of {DK}: 32, 64, ..., 256 are served", DK=DK
+    )
+    call.check(
+        DV % 32 == 0 and DV <= 256, "'v' has rows of {DV}: 32, 64, ..., 256 are served", DV=DV
+    )
+    call.check(
         HV % H == 0,
         "'v' has {HV} heads, which {H} heads of 'q' and 'k' can't share evenly",
         HV=HV,
@@ -98,7 +104,6 @@ def chunk_gated_delta_rule(
     qn = call.new([B if use_qk_l2norm_in_kernel else 0, T, H, DK], "io")
     kn = call.new([B if use_qk_l2norm_in_kernel else 0, T, H, DK], "io")
     chunks = call.pieces("cu_seqlens", BC)
-    gs = call.new([B, T, HV], "acc")
     gc = call.new([B, HV, NC, BC], "acc")
     w = call.new([B, T, HV, DK], "io")
     at = call.new([B, T, HV, BC], "io")
@@ -107,9 +112,8 @@ def chunk_gated_delta_rule(
     final_state = call.new([N if output_final_state else 0, HV, DK, DV], "acc")
 
     if use_qk_l2norm_in_kernel:
-        call.launch("l2norm", dict(D=DK, io=call.dtype("io")), x=q, y=qn)
-        call.launch("l2norm", dict(D=DK, io=call.dtype("io")), x=k, y=kn)
-    call.launch("cumsum", dict(BC=BC, varlen=varlen, base="two"), x=g, chunks=chunks, y=gs, z=gc)
+        call.launch("l2norm", dict(BR=32, D=DK, io=call.dtype("io")), x=q, y=qn)
+        call.launch("l2norm", dict(BR=32, D=DK, io=call.dtype("io")), x=k, y=kn)
     call.launch(
         "prepare_blocked",
         dict(
@@ -119,29 +123,23 @@ def chunk_gated_delta_rule(
             io=call.dtype("io"),
             layout="bthd",
             gate="fla",
-            sum="given",
-            base="two",
+            sum="inside",
+            base="e",
             outputs="wu",
+            scores=True,
             G=R,
             varlen=varlen,
         ),
+        q=qn if use_qk_l2norm_in_kernel else q,
         k=kn if use_qk_l2norm_in_kernel else k,
         v=v,
-        g=gs,
+        g=g,
         beta=beta,
         chunks=chunks,
         w=w,
         u=u,
-    )
-    call.launch(
-        "scores",
-        dict(BC=BC, DK=DK, io=call.dtype("io"), varlen=varlen),
-        q=qn if use_qk_l2norm_in_kernel else q,
-        k=kn if use_qk_l2norm_in_kernel else k,
-        g=gc.view(len(gc), H, R, NC, BC),
-        scale=scale,
-        chunks=chunks,
-        at=at.view(len(at), T, H, R, BC),
+        at=at,
+        gc=gc,
     )
     call.launch(
         "forward",
@@ -213,6 +211,12 @@ def fused_recurrent_gated_delta_rule(
     N = M - 1 if has_cu_seqlens else B
     varlen = True if has_cu_seqlens else False
     call.check(
+        DK % 32 == 0 and DK <= 256, "'k' has rows of {DK}: 32, 64, ..., 256 are served", DK=DK
+    )
+    call.check(
+        DV % 32 == 0 and DV <= 256, "'v' has rows of {DV}: 32, 64, ..., 256 are served", DV=DV
+    )
+    call.check(
         HV % H == 0,
         "'v' has {HV} heads, which {H} heads of 'q' and 'k' can't share evenly",
         HV=HV,
@@ -236,7 +240,7 @@ def fused_recurrent_gated_delta_rule(
 
     call.launch(
         "decode",
-        dict(DK=DK, DV=DV, io=call.dtype("io"), norm=use_qk_l2norm_in_kernel, varlen=varlen),
+        dict(DK=DK, DV=DV, BV=8, io=call.dtype("io"), norm=use_qk_l2norm_in_kernel, varlen=varlen),
         q=q,
         k=k,
         v=v.view(len(v), T, H, R, DV),

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from small_spec import read
 
-from gdngen import bounds, context, expr, gemms, model, source, syntax, tree
+from gdngen import bounds, context, expr, functions, gemms, model, pipelines, source, syntax, tree
+from gdngen.errors import Report
 
 TEXT = (Path(__file__).parent.parent / "docs" / "spec.md").read_text()
 BLOCKS = re.findall(r"^```yaml( wrong)?\n(.*?)^```", TEXT, re.M | re.S)
@@ -72,6 +73,12 @@ def framed(piece: str) -> str:
 
 @pytest.mark.parametrize("block", [b for wrong, b in BLOCKS if not wrong])
 def test_an_example_reads(block):
+    if block.startswith("pipeline:"):
+        report = Report()
+        found = pipelines.parse(block, "docs.yaml", report)
+        report.stop()
+        compile(functions.text(found, "specs/docs.yaml"), "docs.py", "exec")
+        return
     whole = block.startswith("kernel:")
     got = read(block if whole else framed(block))
     errors = [e for e in got.errors if whole or "is never used" not in e.what]
@@ -133,6 +140,10 @@ def keys(section: str) -> list[str]:
 )
 def test_keys(section, level):
     assert keys(section) == syntax.KEYS[level].split()
+
+
+def test_keys_of_functions():
+    assert list(table("key of a function | holds")) == pipelines.OWN_KEYS["function"].split()
 
 
 def test_kinds_and_their_keys():

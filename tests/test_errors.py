@@ -47,6 +47,12 @@ MISTAKES = {
         "duplicate key 'threads'",
         "the first is on line 13",
     ),
+    "a requirement": (
+        "threads: 128",
+        "threads: 128\nrequire: [»N % 5 == 0]",
+        "'N % 5 == 0' is required, and does not hold for N=",
+        "render other values",
+    ),
     "missing key": (
         'grid: {c: "ceildiv(T, N)", b: B}\n',
         "",

@@ -15,6 +15,8 @@ gate     fla: w as above, which is what the token recurrence has; tileops: w = A
 sum      given: g is summed along each chunk; inside: g is a step's, and summed here
 base     e: g is a natural logarithm; two: one to base 2
 outputs  Awu: A, w and u are written; wu: w and u
+scores   whether what each row takes from its chunk's rows so far is written as well:
+         at = tril(Gamma * q k^T); and gc, the sums of gates to base 2, a chunk a row
 G        heads of v, g and beta that share one head of k
 
 Tensors

@@ -15,6 +15,8 @@ gate     fla: w as above, which is what the token recurrence has; tileops: w = A
 sum      given: g is summed along each chunk; inside: g is a step's, and summed here
 base     e: g is a natural logarithm; two: one to base 2
 outputs  Awu: A, w and u are written; wu: w and u
+scores   whether what each row takes from its chunk's rows so far is written as well:
+         at = tril(Gamma * q k^T); and gc, the sums of gates to base 2, a chunk a row
 G        heads of v, g and beta that share one head of k
 
 Tensors
@@ -79,7 +81,7 @@ def prepare_blocked():
             Q = D  # D is dead after invert
             a = T.alloc_fragment([BC, BC], acc)
             p = T.alloc_fragment([BC, BC], acc)
-            q = T.alloc_fragment([BC, BC], tile)
+            r = T.alloc_fragment([BC, BC], tile)
             f = T.alloc_fragment([BC, BC], tile)
             s = T.alloc_fragment([BC, BC], io)
             w_f = T.alloc_fragment([BC, DK], acc)
@@ -138,8 +140,8 @@ def prepare_blocked():
             T.gemm(f, D, a, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
             T.copy(a, X)
             T.copy(p, Q)
-            T.copy(p, q)
-            T.gemm(q, Q, p, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
+            T.copy(p, r)
+            T.gemm(r, Q, p, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
             for i, j in T.Parallel(BC, BC):
                 f[i, j] = T.cast(T.Select(i == j, 1, 0) + p[i, j], tile)
             T.gemm(f, X, a, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
