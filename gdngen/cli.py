@@ -549,6 +549,7 @@ def _mutate_plans(options) -> int:
         p
         for one in _load(options)
         for v in one.variants
+        if not v.kernel.roles
         for p in planted.planted(v, v.kernel.module)
     ]
     found += planted.in_random(range(options.random))

@@ -68,6 +68,8 @@ def judged(
 
     for one in loaded:
         for v in one.variants:
+            if v.kernel.roles:
+                continue  # they run side by side: nothing is shared, and no one order says what happens
             groups = driver.plans(v, wish, targets)
             for name, p in zip(driver.module_names(v, groups, wish), groups):
                 where = addresses(p.kernel, p.plan)

@@ -267,3 +267,9 @@ def test_faults_planted_in_plans_are_listed(project):
     assert all(p["caught"] for p in found) and {p["kernel"] for p in found} >= {
         "prepare_c32_k64_v64_float16"
     }
+
+
+@pytest.mark.parametrize("args", [("verify", "--judge-only"), ("mutate", "--plans")])
+def test_roles_share_nothing_that_could_be_judged(args):
+    got = gdngen(*args, "specs/forward_hopper.yaml")
+    assert got.returncode == 0 and not got.stderr
