@@ -274,6 +274,8 @@ class _Tile:
         import torch
 
         places, inside = self.within(index)
+        if not self.data.numel():
+            return torch.full(inside.shape, self.outside, dtype=self.data.dtype)
         found = self.data[tuple(places)]
         return found if bool(inside.all()) else torch.where(inside, found, self.outside)
 

@@ -41,7 +41,7 @@ SKIP = """\
 EDITS = {
     # what -> (old, new), the line that is at fault (of the edited text), words of the message
     "a skipped phase": (
-        ("warm_up, first", "first"), ("  warm_up:\n" + SKIP, ""),
+        ("warm_up, scores", "scores"), ("  warm_up:\n" + SKIP, ""),
         "q_s[nw] @ k_s[nw].T", "'output' never takes round 0 of 'q_s'",
     ),
     "a dropped arrival": (
@@ -57,7 +57,7 @@ EDITS = {
         "q_s[e] @ k_s[e].T", "a product inside a branch",
     ),
     "too few places to go ahead": (
-        ("S: [3]", "S: [1]"), "q_s[e] @ k_s[e].T", "waits for ever",
+        ("AHEAD: [3]", "AHEAD: [1]"), "q_s[e] @ k_s[e].T", "waits for ever",
     ),
     "a round given back in some rounds only": (
         ("          when: j > 0\n", "          when: j > 1\n"),
@@ -71,7 +71,7 @@ EDITS = {
         "q_s[i] @ h_t.T", "'h_t' is used by 'state' and by 'output'",
     ),
     "a stage of no role": (
-        ("runs: [warm_up, first, output]", "runs: [first, output]"), "  warm_up:", "no role runs stage",
+        ("runs: [warm_up, scores, output]", "runs: [scores, output]"), "  warm_up:", "no role runs stage",
     ),
     "a staged tile without a round": (
         ("q_s[i] @ h_t[j].T", "q_s @ h_t[j].T"), "q_s @ h_t[j].T", "'q_s' is staged: which round of it?",
@@ -143,10 +143,10 @@ def test_an_early_arrival_is_found(kernel):
     parted = handover.of(kernel)
     text = [(r.name, b) for r, b in parted.programs]
     ((_, body),) = [p for p in text if p[0] == "state"]
-    loop = body[-1]
+    (loop,) = [x for x in body if isinstance(x, Loop)]
     *rest, settle, arrive = loop.body
     early = replace(loop, body=(*rest, arrive, settle))
-    programs = tuple((r, (*b[:-1], early) if r.name == "state" else b) for r, b in parted.programs)
+    programs = tuple((r, tuple(early if x is loop else x for x in b)) for r, b in parted.programs)
     found = proof.faults(replace(parted, programs=programs))
     assert found and "may write" in found[0][0].what
 
@@ -264,18 +264,44 @@ def test_events_are_those_of_the_programs(kernel):
 
 
 @pytest.mark.parametrize(
-    "T, segments, gate, cutoff", [(64, 1, 0.1, -40.0), (200, 2, 0.02, -1e9), (330, 3, 1.0, -40.0)]
+    "T, segments, gate, cutoff, states, layout",
+    [
+        (64, 1, 0.1, -40.0, False, "bhtd"),
+        (200, 2, 0.02, -1e9, False, "bhtd"),
+        (330, 3, 1.0, -40.0, False, "bthd"),
+        (30, 1, 0.1, -40.0, True, "bthd"),
+        (330, 3, 0.02, -1e9, True, "bhtd"),
+        (330, 3, 0.02, -1e9, True, "bthd"),
+    ],
 )
-def test_it_is_the_token_recurrence_in_any_interleaving(kernel, T, segments, gate, cutoff):
+def test_it_is_the_token_recurrence_in_any_interleaving(T, segments, gate, cutoff, states, layout):
     import torch
     from forward_cases import forward_case
 
     from gdngen.interpret import interpret
 
-    tensors, sizes, want = forward_case(1, 1, 2, T, 128, 64, segments, gate, cutoff)
+    (found,) = driver.load(SPEC, {"io": "float16", "layout": layout}).variants
+    tensors, sizes, want = forward_case(
+        1, 1, 2, T, 128, 64, segments, gate, cutoff, states=states, layout=layout
+    )
     for seed in range(3):
-        got = interpret(kernel, tensors, sizes, seed=seed)["o"]
-        assert torch.linalg.norm(got - want) <= 1e-12 * torch.linalg.norm(want)
+        got = interpret(found.kernel, tensors, sizes, seed=seed)
+        for name, right in want.items():
+            assert torch.linalg.norm(got[name] - right) <= 1e-12 * torch.linalg.norm(right)
+
+
+def test_a_state_that_is_not_there_is_a_fault_of_the_result():
+    """What a sequence starts from reaches outputs of later segments too."""
+    import torch
+    from forward_cases import forward_case
+
+    from gdngen.interpret import interpret
+
+    (found,) = driver.load(SPEC, {"io": "float16", "layout": "bhtd"}).variants
+    tensors, sizes, want = forward_case(1, 1, 1, 256, 128, 64, 2, 0.001, -1e9, states=True)
+    got = interpret(found.kernel, {**tensors, "first": 0 * tensors["first"]}, sizes)["o"]
+    off = (got - want["o"]).norm(dim=-1)
+    assert float(off.min()) > 0 and torch.isfinite(off).all()
 
 
 def test_a_missing_wait_shows_in_some_interleaving(kernel):
@@ -286,7 +312,8 @@ def test_a_missing_wait_shows_in_some_interleaving(kernel):
     from gdngen.interpret import one_thread
 
     parted = handover.of(kernel)
-    tensors, sizes, want = forward_case(1, 1, 1, 330, 128, 64, 1, 0.1, -40.0)
+    tensors, sizes, right = forward_case(1, 1, 1, 330, 128, 64, 1, 0.1, -40.0)
+    want, final = right["o"], right["final"]
     role, body = parted.programs[0]
     shorter, _, gone = without(body, 9)  # the wait at the end of a round
     assert "Settle" in type(gone).__name__
@@ -295,7 +322,7 @@ def test_a_missing_wait_shows_in_some_interleaving(kernel):
     for seed in range(4):
         out = torch.full_like(want, torch.nan)
         values = {**dict(kernel.values), **sizes, "h": 0, "b": 0, "s": 0}
-        run = interleave.Interleaving(wrong, {**tensors, "o": out}, values, seed)
+        run = interleave.Interleaving(wrong, {**tensors, "o": out, "final": final}, values, seed)
         with one_thread():
             run.go()
         seen = seen or not torch.allclose(out, want, rtol=1e-9, atol=1e-9)
