@@ -51,6 +51,16 @@ def test_the_text_is_the_token_recurrence_in_any_order_of_turns(kernel, case):
         assert off(kernel, path, exact(case), seed) < 2e-3
 
 
+def test_so_is_the_text_of_narrow_heads():
+    """Two warpgroups make outputs of every other chunk: seven of them, an odd number."""
+    tensors, _, want = forward_case(1, 1, 2, 430, 64, 64, 1, 0.05, -1e9, states=True, layout="bthd")
+    wish = {"io": "float16", "layout": "bthd"}
+    (found,) = driver.load(ROOT / "specs" / "forward_hopper_narrow.yaml", wish).variants
+    path = ROOT / "generated" / "forward_hopper_narrow" / f"{found.kernel.module}.py"
+    for seed in range(2):
+        assert off(found.kernel, path, (tensors, want), seed) < 2e-3
+
+
 def test_a_warm_up_cut_short_is_as_wrong_as_its_cutoff_says(kernel, case):
     """e^-2 of what lies before is missing, at most: more than rounding, less than that."""
     found = off(kernel, FOLDER / f"{kernel.module}.py", case)
