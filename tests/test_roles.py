@@ -121,7 +121,7 @@ def without(body, n):
 
 
 def test_no_wait_arrival_or_fence_can_be_left_out(each):
-    """But waits for rounds that a role lets go by, where it learns from another tile that they came."""
+    """But waits for rounds that one of two copies lets go by: another tile tells it that they came."""
     parted = handover.of(each)
     text = Path(each.spec).read_text().splitlines()
     tried = 0
@@ -135,20 +135,11 @@ def test_no_wait_arrival_or_fence_can_be_left_out(each):
                 *parted.programs[i + 1 :],
             )
             found = proof.faults(replace(parted, programs=programs))
-            by = isinstance(gone, BarrierWait) and "skip:" in text[gone.where.line - 1]
-            assert found or by, f"nobody misses {gone}"
+            let_go = isinstance(gone, BarrierWait) and "skip:" in text[gone.where.line - 1]
+            spared = let_go and each.name == "forward_hopper_narrow"
+            assert found or spared, f"nobody misses {gone}"
             tried += 1
     assert tried >= 30
-
-
-def test_the_first_kernel_waits_nowhere_in_vain(kernel):
-    parted = handover.of(kernel)
-    for i, (role, body) in enumerate(parted.programs):
-        for n in range(10**6 - without(body, 10**6)[1]):
-            shorter, _, gone = without(body, n)
-            if "warm_up" in gone.stage:
-                programs = (*parted.programs[:i], (role, shorter), *parted.programs[i + 1 :])
-                assert proof.faults(replace(parted, programs=programs)), gone
 
 
 def test_the_protocol_holds_for_every_number_of_rounds(each):
