@@ -28,7 +28,7 @@ Tensors
     w     out  [B, H * G, T, DK]  bfloat16
     u     out  [B, H * G, T, DV]  bfloat16
 
-Shared storage, policy lean: 9,920 bytes on sm_80
+Shared storage, policy lean: 9,920 bytes on sm_80, 9,920 bytes on sm_90
        4,096  bfloat16[16, 128]  k_s     load .. apply_k
                                  w_out   apply_k
        4,096  bfloat16[16, 128]  v_s     load .. apply_v
