@@ -107,7 +107,12 @@ CASES = {
     "tune": STEPS,
 }
 TRY: dict[str, list[dict]] = {
-    "forward": [dict(BV=BV, stages=stages) for BV in (16, 32, 64) for stages in (1, 2, 3)],
+    "forward": [
+        dict(BV=BV, stages=stages, warps=warps)
+        for BV in (16, 32, 64)
+        for stages in (1, 2, 3)
+        for warps in (4, 8)
+    ],
     "decode": [dict(BV=4), dict(BV=16)],
 }
 
