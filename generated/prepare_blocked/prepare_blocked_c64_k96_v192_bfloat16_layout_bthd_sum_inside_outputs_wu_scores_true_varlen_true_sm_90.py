@@ -106,14 +106,24 @@ def prepare_blocked():
             entries = T.alloc_local([16], "float32")
 
             # load
-            for i, j in T.Parallel(BC, DK):
-                k_s[i, j] = T.if_then_else(row + i < end, k[b, row + i, h, j], T.cast(0, io))
-            for i, j in T.Parallel(BC, DK):
-                q_s[i, j] = T.if_then_else(row + i < end, q[b, row + i, h, j], T.cast(0, io))
-            for i in T.Parallel(BC):
-                beta_s[i] = T.if_then_else(row + i < end, beta[b, row + i, h], T.cast(0, acc))
-            for i in T.Parallel(BC):
-                g_s[i] = T.if_then_else(row + i < end, g[b, row + i, h], T.cast(0, acc))
+            if row >= 0 and row + BC <= end and row + BC <= T_:
+                for i, j in T.Parallel(BC, DK):
+                    k_s[i, j] = k[b, row + i, h, j]
+                for i, j in T.Parallel(BC, DK):
+                    q_s[i, j] = q[b, row + i, h, j]
+                for i in T.Parallel(BC):
+                    beta_s[i] = beta[b, row + i, h]
+                for i in T.Parallel(BC):
+                    g_s[i] = g[b, row + i, h]
+            else:  # loads outside read 0
+                for i, j in T.Parallel(BC, DK):
+                    k_s[i, j] = T.if_then_else(row + i < end, k[b, row + i, h, j], T.cast(0, io))
+                for i, j in T.Parallel(BC, DK):
+                    q_s[i, j] = T.if_then_else(row + i < end, q[b, row + i, h, j], T.cast(0, io))
+                for i in T.Parallel(BC):
+                    beta_s[i] = T.if_then_else(row + i < end, beta[b, row + i, h], T.cast(0, acc))
+                for i in T.Parallel(BC):
+                    g_s[i] = T.if_then_else(row + i < end, g[b, row + i, h], T.cast(0, acc))
 
             # gates
             T.cumsum(g_s, g_s, dim=0)
@@ -141,8 +151,12 @@ def prepare_blocked():
             for i, j in T.Parallel(BC, BC):
                 if row + i < end:
                     at[b, row + i, h, j] = at_s[i, j]
-            for i, j in T.Parallel(BC, DV):
-                v_s[i, j] = T.if_then_else(row + i < end, v[b, row + i, h, j], T.cast(0, io))
+            if row >= 0 and row + BC <= end and row + BC <= T_:
+                for i, j in T.Parallel(BC, DV):
+                    v_s[i, j] = v[b, row + i, h, j]
+            else:  # loads outside read 0
+                for i, j in T.Parallel(BC, DV):
+                    v_s[i, j] = T.if_then_else(row + i < end, v[b, row + i, h, j], T.cast(0, io))
 
             # kkt
             T.gemm(k_s, k_s, a, transpose_B=True, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
