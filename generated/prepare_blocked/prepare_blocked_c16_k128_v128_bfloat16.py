@@ -28,7 +28,7 @@ Tensors
     w     out  [B, H * G, T, DK]  bfloat16
     u     out  [B, H * G, T, DV]  bfloat16
 
-Shared storage, policy lean: 9,920 bytes on sm_80, 9,920 bytes on sm_90
+Shared storage, policy lean: 9,920 bytes on sm_80
        4,096  bfloat16[16, 128]  k_s     load .. apply_k
                                  w_out   apply_k
        4,096  bfloat16[16, 128]  v_s     load .. apply_v
@@ -38,6 +38,7 @@ Shared storage, policy lean: 9,920 bytes on sm_80, 9,920 bytes on sm_90
           64  float32[16]        e_s     gates .. apply_k
        1,024  float32[16, 16]    M       system .. invert
          512  float16[16, 16]    D       invert
+                                 x       invert .. apply_v
          512  bfloat16[16, 16]   A_s     store_A
 
 The compiler's own merging stays on: it asks for less than these slots would.
@@ -77,8 +78,8 @@ def prepare_blocked():
             A_s = T.alloc_shared([BC, BC], io)
             w_out = k_s  # k_s is dead after apply_k
             u_out = v_s  # v_s is dead after apply_v
+            x = D  # D is dead after invert
             a = T.alloc_fragment([BC, BC], acc)
-            x = T.alloc_fragment([BC, BC], tile)
             s = T.alloc_fragment([BC, BC], io)
             w_f = T.alloc_fragment([BC, DK], acc)
             u_f = T.alloc_fragment([BC, DV], acc)
@@ -106,7 +107,7 @@ def prepare_blocked():
                 e_s[i] = beta_s[i] * T.exp2(g_s[i])
 
             # kkt
-            T.gemm(k_s, k_s, a, transpose_B=True, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
+            T.gemm(k_s, k_s, a, transpose_B=True, clear_accum=True)
 
             # system
             for i, j in T.Parallel(BC, BC):

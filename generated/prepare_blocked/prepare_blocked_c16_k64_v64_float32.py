@@ -37,9 +37,10 @@ Shared storage, policy lean: 10,432 bytes on sm_80
           64  float32[16]      beta_s  load .. apply_v
           64  float32[16]      e_s     gates .. apply_k
        1,024  float32[16, 16]  M       system .. invert
-       1,024  float32[16, 16]  D       invert
                                A_s     store_A
                                s       apply_k .. apply_v
+       1,024  float32[16, 16]  D       invert
+                               x       invert .. apply_v
 
 The compiler's own merging is off: these slots are all that the kernel asks for.
 """
@@ -82,10 +83,10 @@ def prepare_blocked():
             D = T.alloc_shared([BC, BC], tile)
             w_out = k_s  # k_s is dead after apply_k
             u_out = v_s  # v_s is dead after apply_v
-            A_s = D  # D is dead after invert
-            s = D  # A_s is dead after store_A
+            A_s = M  # M is dead after invert
+            s = M  # A_s is dead after store_A
+            x = D  # D is dead after invert
             a = T.alloc_fragment([BC, BC], acc)
-            x = T.alloc_fragment([BC, BC], tile)
             w_f = T.alloc_fragment([BC, DK], acc)
             u_f = T.alloc_fragment([BC, DV], acc)
             column = T.alloc_local([16], "float32")
