@@ -26,6 +26,8 @@ SHAPES = [  # B, T, heads of keys, heads of values, D
     (1, 8192, 16, 64, 128),
     (4, 2048, 16, 32, 128),
 ]
+NARROW = [(2, 8192, 32, 32, 64), (1, 1000, 2, 4, 64), (1, 4100, 1, 2, 64)]
+SPECS = {128: "forward_hopper", 64: "forward_hopper_narrow"}
 RAGGED = [(1, 1000, 2, 4, 128), (2, 64, 1, 2, 128), (1, 33, 1, 1, 128), (1, 4100, 1, 2, 128)]
 
 
@@ -103,12 +105,14 @@ def median(run, seconds=0.25):
 
 
 def main():
-    kernels = {}
-    for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
-        kernels[dtype] = {
-            layout: gdngen.kernel("forward_hopper", BC=BC, DK=128, DV=128, io=name, layout=layout)()
-            for layout in ("bhtd", "bthd")
-        }
+    kernels = {
+        (dtype, layout, D): gdngen.kernel(
+            spec, BC=BC, DK=D, DV=D, io=str(dtype).removeprefix("torch."), layout=layout
+        )()
+        for dtype in (torch.bfloat16, torch.float16)
+        for layout in ("bhtd", "bthd")
+        for D, spec in SPECS.items()
+    }
     rows = []
     for shape, gate, dtype, layout, states in [
         *((s, 0.1, torch.bfloat16, "bhtd", False) for s in SHAPES),
@@ -118,6 +122,8 @@ def main():
         *((s, 0.1, torch.float16, "bhtd", False) for s in SHAPES[3:]),
         *((s, 0.1, torch.bfloat16, "bhtd", True) for s in RAGGED),
         *((s, 0.001, torch.float16, "bthd", True) for s in RAGGED),
+        *((s, 0.1, torch.bfloat16, "bthd", True) for s in NARROW),
+        *((s, 0.0, torch.bfloat16, "bhtd", False) for s in NARROW),
     ]:
         B, T, H, HV, D = shape
         q, k, v, g, beta = inputs(*shape, dtype, gate)
@@ -132,7 +138,7 @@ def main():
         o = out.transpose(1, 2) if layout == "bthd" else out
 
         def run():
-            kernels[dtype][layout](*rows_of, a, gx, gl, scale, start, out, final)
+            kernels[dtype, layout, D](*rows_of, a, gx, gl, scale, start, out, final)
 
         run()
         torch.cuda.synchronize()
