@@ -13,6 +13,7 @@ from gdngen.plan import Wish
 
 IN_ORDER = tuple(p for p in planning.POLICIES if p != "lean")
 LEAN_TILES = 40  # of a spec that `lean` plans here
+FEW_TILES = 12  # of a spec that is planned with everything allowed
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 
@@ -37,6 +38,19 @@ def test_lean_plans_of_random_specs():
             assert fuzz.check(text, ("lean",)) == [], f"spec {seed}"
             done += 1
     assert done > 30
+
+
+def test_plans_with_everything_allowed():
+    """Second loads, reads past a tile, views of other dtypes."""
+    done = views = 0
+    for seed in range(90):
+        text = fuzz.spec_of(seed)
+        v = fuzz.load(text)
+        if len(v.kernel.shared()) <= FEW_TILES:
+            assert fuzz.check(text, ("freest",)) == [], f"spec {seed}"
+            made = planning.plan(v.kernel, v.found, fuzz.FREEST, "sm_80")
+            done, views = done + 1, views + any(s.dtypes for s in made.plan.slots)
+    assert done > 30 and views > 3
 
 
 def broken(seeds) -> tuple[Counter, list]:
@@ -101,7 +115,8 @@ def test_specs_are_varied_and_reproducible():
 def test_ten_thousand_specs(capsys):
     in_order = [word for p in IN_ORDER for word in ("--policy", p)]
     few = ["--policy", "lean", "--tiles", str(LEAN_TILES)]
-    for options in (in_order, few):
+    freest = ["--policy", "freest", "--tiles", str(FEW_TILES)]
+    for options in (in_order, few, freest):
         assert fuzz.main(["--examples", "10000", *options]) == 0, capsys.readouterr().out
 
 
