@@ -19,7 +19,6 @@ from gdngen import channels as channelling, model, roles, rounds, unroll
 from gdngen.channels import Channel, is_load, is_store
 from gdngen.errors import Location, Report
 from gdngen.model import (
-    Assign,
     Await,
     Branch,
     Copy,
