@@ -7,10 +7,10 @@ contender is checked against float64 on a part of the first set, then all are ti
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gdngen import building, contenders, gpu, peers, samples, shapes, timings, verify
 from gdngen.building import Built, Job
@@ -203,18 +203,25 @@ def group(
             refused.append(Skipped(*same, who.who, str(e)))
             continue
         except Exception as e:  # a peer may fail in any way, and a kernel may crash
-            row = replace(row, wrong=_message(e))
+            row = replace(row, wrong=message(e))
         rows.append(row)
+    return timed(rows, ready), refused
+
+
+def timed(rows: list[Row], ready: Iterable[tuple[int, list[Callable[[], Any]]]]) -> list[Row]:
+    """The rows with the times of their calls, one for each set of inputs: all take turns, in ROUNDS."""
+    out = list(rows)
     for _ in range(ROUNDS):
         for i, calls in ready:
             try:
-                rows[i] = replace(rows[i], rounds=(*rows[i].rounds, gpu.median(calls)))
+                out[i] = replace(out[i], rounds=(*out[i].rounds, gpu.median(calls)))
             except Exception as e:
-                rows[i] = replace(rows[i], wrong=_message(e))
-    return rows, refused
+                out[i] = replace(out[i], wrong=message(e))
+    return out
 
 
-def _message(e: Exception) -> str:
+def message(e: Exception) -> str:
+    """What kind of error, and the first line that it says."""
     lines = str(e).strip().splitlines() or ["no message"]
     return f"{type(e).__name__}: {lines[0]}"
 

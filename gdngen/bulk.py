@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-
 from typing import TYPE_CHECKING
 
 from gdngen import expr, rewrite
-from gdngen.emission import Emitted, Guarded, Home, emitted, homes
-from gdngen.instructions import has_tma
+from gdngen.emission import Emitted, Home, emitted, homes, members
 from gdngen.errors import Location
+from gdngen.instructions import has_tma
 from gdngen.model import BYTES, Copy, Kernel, Region, Span, Statement, leaves
 from gdngen.sync import (
     AsyncLoad,
@@ -138,18 +137,14 @@ def _apart(
     yield from emitted(run, kernel, home)
 
 
-def _inside(s: Emitted) -> Sequence[Statement]:
-    return s.loads if isinstance(s, Guarded) else s if isinstance(s, tuple) else (s,)
-
-
 def _at(s: Emitted) -> tuple[int, Location, str]:
     """Id, line and stage of what is put in before a statement."""
-    first = next(leaf for x in _inside(s) for leaf in leaves(x))
+    first = next(leaf for x in members(s) for leaf in leaves(x))
     return -1, first.where, first.stage
 
 
 def _storages(s: Emitted, place: Mapping[str, str]) -> tuple[set[str], set[str]]:
     """Storages that a statement touches, and those of them that it writes."""
-    inside = [leaf for x in _inside(s) for leaf in leaves(x)]
+    inside = [leaf for x in members(s) for leaf in leaves(x)]
     writes = {place[a.name] for x in inside for a in x.writes() if a.name in place}
     return writes | {place[a.name] for x in inside for a in x.reads() if a.name in place}, writes

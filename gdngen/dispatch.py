@@ -95,10 +95,7 @@ def page(
     rows, macros = [], []
     for role in kernel.roles:
         own = fragments(kernel, role)
-        allocations = [
-            f"{safe(b.name)} = T.alloc_{b.scope}([{text.shape(b)}], {text.dtype(b.dtype_name)})"
-            for b in own
-        ]
+        allocations = [text.allocation(b) for b in own]
         given: list[str] = []
         if role.copies > 1:
             words = set(re.findall(r"[A-Za-z_]\w*", render(programs[role.name])))
@@ -135,15 +132,14 @@ def page(
         "rows": rows,
         "macros": macros,
         "thread": THREAD,
-        "barriers": barriers(parted.barriers),
     }
 
 
-def barriers(declared: Sequence[Barrier]) -> list[str]:
+def barriers(allocated: Sequence[Barrier]) -> list[str]:
     """Lines that allocate them."""
     return [
         f"{safe(b.name)} = T.alloc_barrier(arrive_count=[{b.arrivals}]{f' * {b.slots}' if b.slots > 1 else ''})"
-        for b in declared
+        for b in allocated
     ]
 
 

@@ -87,6 +87,11 @@ class Guarded:
 Emitted = Statement | tuple[Assign, ...] | Guarded
 
 
+def members(s: Emitted) -> Sequence[Statement]:
+    """The statements that are emitted as one."""
+    return s.loads if isinstance(s, Guarded) else s if isinstance(s, tuple) else (s,)
+
+
 def emitted(body: Sequence[Statement], kernel: Kernel, home: Home) -> Iterator[Emitted]:
     """`fused`, with neighbouring loads that may cross a tensor's end put under one condition.
 

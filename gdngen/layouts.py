@@ -12,7 +12,7 @@ from gdngen import expr
 from gdngen.context import Context, Stop
 from gdngen.errors import did_you_mean
 from gdngen.source import Source
-from gdngen.syntax import Layout, Spec, Stage, Statement, Walk
+from gdngen.syntax import Layout, Spec, Walk, rewritten
 
 Swaps = Mapping[str, tuple[int, int]]  # tensor -> the axes that change places
 
@@ -33,8 +33,8 @@ def laid_out(spec: Spec, cx: Context) -> Spec:
         replace(t, shape=_swapped(t.shape, swaps[t.name])) if t.name in swaps and t.shape else t
         for t in spec.tensors
     )
-    stages = tuple(Stage(s.name, s.where, _body(s.body, swaps)) for s in spec.stages)
-    scalars = tuple((name, _part(source, swaps)) for name, source in spec.scalars)
+    stages = rewritten(spec.stages, lambda source: _relaid(source, swaps))
+    scalars = tuple((name, _scalar(value, swaps)) for name, value in spec.scalars)
     return replace(spec, tensors=tensors, stages=stages, scalars=scalars)
 
 
@@ -77,24 +77,14 @@ def _swapped(parts: tuple, axes: tuple[int, int]) -> tuple:
     return tuple(out)
 
 
-def _body(body: tuple[Statement, ...], swaps: Swaps) -> tuple[Statement, ...]:
-    return tuple(
-        replace(
-            s,
-            parts={key: _part(value, swaps) for key, value in s.parts.items()},
-            body=_body(s.body, swaps),
-            other=_body(s.other, swaps),
-        )
-        for s in body
-    )
+def _relaid(source: Source, swaps: Swaps) -> Source:
+    return replace(source, node=_Swapper(swaps).visit(expr.copied(source.node)))
 
 
-def _part(value, swaps: Swaps):
+def _scalar(value: Source | Walk, swaps: Swaps) -> Source | Walk:
     if isinstance(value, Walk):
-        return replace(value, sum=_part(value.sum, swaps))
-    if not isinstance(value, Source):
-        return value
-    return replace(value, node=_Swapper(swaps).visit(expr.copied(value.node)))
+        return replace(value, sum=_relaid(value.sum, swaps))
+    return _relaid(value, swaps)
 
 
 class _Swapper(ast.NodeTransformer):

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gdngen import bulk, dispatch, expr, rewrite
+from gdngen import bulk, dispatch, expr, handover, rewrite
 from gdngen.model import (
     BYTES,
     Assign,
@@ -26,6 +26,7 @@ from gdngen.model import (
 from gdngen.plan import Plan, Planned
 from gdngen.emission import Emitted, Guarded, Home, emitted, homes
 from gdngen.storage import Slot
+from gdngen.sync import Barrier
 from gdngen.text import Text, safe
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
@@ -103,11 +104,17 @@ def _page(p: Planned, written: Callable[[list[dict]], str]) -> dict:
         "threads": kernel.threads,
         "resident": p.plan.resident,
         "scalars": [line for s in kernel.scalars for line in _scalar(s, text)],
-        "barriers": dispatch.barriers(bulk.barriers(kernel)) if p.plan.bulk else [],
+        "barriers": dispatch.barriers(_barriers(p)),
         "parted": dispatch.page(kernel, text, views, written) if kernel.roles else None,
         "buffers": [_allocation(b, p, text) for b in _declared(p)] + _scratch(kernel),
         "stages": [] if kernel.roles else _stages(p, text, home),
     }
+
+
+def _barriers(p: Planned) -> Sequence[Barrier]:
+    if p.kernel.roles:
+        return handover.of(p.kernel).barriers
+    return bulk.barriers(p.kernel) if p.plan.bulk else ()
 
 
 def _stages(p: Planned, text: Text, home: Home) -> list[dict]:
@@ -146,11 +153,11 @@ def _scalar(s: Scalar, text: Text) -> list[str]:
 
 def _pass_configs(plan: Plan, kernel: Kernel) -> list[str]:
     configs = [] if plan.merged else ["tilelang.PassConfigKey.TL_DISABLE_SHARED_MEMORY_REUSE: True"]
-    # Copies that run two rounds ahead end in a wait that must be counted when compiling.
     if kernel.roles:  # barriers between roles are all there are, and they are in the text
         configs += ["tilelang.PassConfigKey.TL_DISABLE_THREAD_STORAGE_SYNC: True"]
     if kernel.roles or kernel.fast_math:
         configs += ["tilelang.PassConfigKey.TL_ENABLE_FAST_MATH: True"]
+    # Copies that run two rounds ahead end in a wait that must be counted when compiling.
     return configs + (['"tirx.use_async_copy": False'] if plan.blocking else [])
 
 
@@ -230,7 +237,7 @@ def _declared(p: Planned) -> list[Buffer]:
 
 def _allocation(b: Buffer, p: Planned, text: Text) -> str:
     if b.scope != "shared":
-        return f"{safe(b.name)} = T.alloc_{b.scope}([{text.shape(b)}], {text.dtype(b.dtype_name)})"
+        return text.allocation(b)
     slot = p.plan.slot_of(b.name)
     alike = [t for t in slot.tenants if slot.dtype_of(t) == b.dtype]
     shape = f"[{_slot_shape(slot, alike, p.kernel, text)}], {text.dtype(b.dtype_name)}"

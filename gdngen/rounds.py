@@ -13,7 +13,7 @@ from gdngen.context import Context, Stop
 from gdngen.model import Access, Buffer, Kernel, Leaf, Region, Skip, Await
 from gdngen.regions import indices
 from gdngen.source import Source
-from gdngen.syntax import Spec, Stage, Statement
+from gdngen.syntax import Spec, rewritten
 
 MAX_STAGES = 8
 
@@ -35,7 +35,7 @@ def laid_out(spec: Spec, cx: Context) -> Spec:
         return spec
     ranks = {b.name: len(b.shape) for b in buffers}
     writer = _Rounds(staged, ranks, cx)
-    stages = tuple(Stage(s.name, s.where, _body(s.body, writer)) for s in spec.stages)
+    stages = rewritten(spec.stages, writer.written_out)
     return replace(spec, buffers=tuple(buffers), stages=stages)
 
 
@@ -79,22 +79,6 @@ def _bare(node: ast.AST):
         named = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)
         if not (named and child is node.value):
             yield from _bare(child)
-
-
-def _body(body: tuple[Statement, ...], rounds: _Rounds) -> tuple[Statement, ...]:
-    return tuple(
-        replace(
-            s,
-            parts={key: _part(value, rounds) for key, value in s.parts.items()},
-            body=_body(s.body, rounds),
-            other=_body(s.other, rounds),
-        )
-        for s in body
-    )
-
-
-def _part(value, rounds: _Rounds):
-    return rounds.written_out(value) if isinstance(value, Source) else value
 
 
 # -- behind ----------------------------------------------------------------------------------------

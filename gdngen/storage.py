@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gdngen import bulk, compiler, expr, handover, packing, pipeline, warps
-from gdngen.emission import Emitted, Guarded, emitted, homes, is_block
+from gdngen.emission import Emitted, emitted, homes, is_block, members
 from gdngen.model import (
     BYTES,
     Assign,
@@ -23,6 +23,7 @@ from gdngen.model import (
     leaves,
     touched,
 )
+from gdngen.sync import Barrier
 
 BARRIER = 8  # bytes
 
@@ -82,9 +83,9 @@ class Layout:
 def layouts(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> tuple[Layout, Layout]:
     """(as the slots are, after the compiler's default merging); bytes of a block."""
     if kernel.roles:
-        return (_of_roles(kernel, slots, target),) * 2
+        return (_side_by_side(kernel, slots, target, handover.of(kernel).barriers),) * 2
     if bulk.wanted(kernel, target):
-        return (_of_bulk(kernel, slots, target),) * 2
+        return (_side_by_side(kernel, slots, target, bulk.barriers(kernel)),) * 2
     facts = _Facts(kernel, slots)
     loop = facts.pipelined()
     producer = loop is not None and pipeline.is_specialised(loop, facts.tiles, target)
@@ -103,31 +104,16 @@ def layouts(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> tuple[Layou
     return Layout(plain, static, blocking), Layout(merged, static, blocking)
 
 
-def _of_bulk(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> Layout:
-    """Storages side by side: the compiler's merging does not know when TMA is done with a tile."""
+def _side_by_side(
+    kernel: Kernel, slots: tuple[Slot, ...], target: str, barriers: Sequence[Barrier]
+) -> Layout:
+    """Storages that the compiler's merging does not know enough of: roles do not wait for one another,
+    and TMA is done with a tile at a time of its own. Barriers stand beside them."""
     facts = _Facts(kernel, slots)
-    ids = {c.id for c in bulk.loads(kernel)}
-    copies = tuple(
-        made
-        for leaf in kernel.leaves()
-        if isinstance(leaf, Copy) and (made := facts.copy(leaf))
-        if made.store or leaf.id in ids
-    )
-    program = compiler.Program(facts.tiles, facts.gemms(), copies, kernel.threads, True)
+    group = max((r.threads for r in kernel.roles), default=kernel.threads)
+    program = compiler.Program(facts.tiles, facts.gemms(), facts.by_tma(), group, True)
     sizes = {name: tile.bytes for name, tile in facts.tiles.items()}
     dynamic, _ = packing.plain_layout(sizes, compiler.alignments(program, target))
-    return Layout(dynamic, sum(b.slots * BARRIER for b in bulk.barriers(kernel)))
-
-
-def _of_roles(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> Layout:
-    """Storages side by side, since nothing of one role waits for another; barriers beside them."""
-    facts = _Facts(kernel, slots)
-    group = max(r.threads for r in kernel.roles)
-    program = compiler.Program(facts.tiles, facts.gemms(), facts.copies(), group, True)
-    align = compiler.alignments(program, target)
-    sizes = {name: tile.bytes for name, tile in facts.tiles.items()}
-    dynamic, _ = packing.plain_layout(sizes, align)
-    barriers = handover.of(kernel).barriers
     return Layout(dynamic, sum(b.slots * BARRIER for b in barriers))
 
 
@@ -233,6 +219,14 @@ class _Facts:
             if isinstance(g, Gemm)
         )
 
+    def by_tma(self) -> tuple[compiler.Copy, ...]:
+        """Copies that TMA may make: in a kernel without roles, of the loads only those of whole tiles."""
+        ids = {c.id for c in bulk.loads(self.kernel)}
+        found = ((leaf, self.copy(leaf)) for leaf in self.kernel.leaves() if isinstance(leaf, Copy))
+        return tuple(
+            c for leaf, c in found if c and (c.store or self.kernel.roles or leaf.id in ids)
+        )
+
     def copies(self) -> tuple[compiler.Copy, ...]:
         found = (self.copy(leaf) for leaf in self.kernel.leaves() if isinstance(leaf, Copy))
         return tuple(c for c in found if c)
@@ -287,7 +281,7 @@ class _Facts:
         return None
 
     def step(self, s: Statement | tuple[Assign, ...]) -> pipeline.Statement:
-        inside = [leaf for x in (s if isinstance(s, tuple) else (s,)) for leaf in leaves(x)]
+        inside = [leaf for x in members(s) for leaf in leaves(x)]
         reads = frozenset(
             self.lowered[a.name] for x in inside for a in x.reads() if a.name in self.lowered
         )
@@ -305,5 +299,4 @@ class _Facts:
 
 
 def _names(s: Emitted) -> list[str]:
-    inside = s.loads if isinstance(s, Guarded) else s if isinstance(s, tuple) else (s,)
-    return [n for x in inside for n in touched(x)]
+    return [n for x in members(s) for n in touched(x)]

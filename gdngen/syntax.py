@@ -5,7 +5,8 @@ and a test compares them.
 """
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from gdngen.errors import Location
 from gdngen.expr import CONSTANTS, FUNCTIONS
@@ -174,6 +175,23 @@ class Stage:
     name: str
     where: Location
     body: tuple[Statement, ...]
+
+
+def rewritten(stages: tuple[Stage, ...], of: Callable[[Source], Source]) -> tuple[Stage, ...]:
+    """Stages with another expression for each that a statement holds by itself."""
+
+    def body(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        return tuple(
+            replace(
+                s,
+                parts={k: of(x) if isinstance(x, Source) else x for k, x in s.parts.items()},
+                body=body(s.body),
+                other=body(s.other),
+            )
+            for s in statements
+        )
+
+    return tuple(Stage(s.name, s.where, body(s.body)) for s in stages)
 
 
 @dataclass(frozen=True)

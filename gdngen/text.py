@@ -87,6 +87,10 @@ class Text:
     def shape(self, b: Buffer) -> str:
         return ", ".join(self.size(b, i) for i in range(len(b.shape)))
 
+    def allocation(self, b: Buffer) -> str:
+        """The line that allocates a tile of its own."""
+        return f"{safe(b.name)} = T.alloc_{b.scope}([{self.shape(b)}], {self.dtype(b.dtype_name)})"
+
     def dtype(self, name: str) -> str:
         return safe(name) if name in dict(self.kernel.dtypes) else f'"{name}"'
 

@@ -31,13 +31,10 @@ if TYPE_CHECKING:
 PIPELINE = "gated_delta_rule"  # the spec of ours
 FUNCTIONS = {"forward": "chunk_gated_delta_rule", "decode": "fused_recurrent_gated_delta_rule"}
 DTYPES = ("bfloat16", "float16", "float32")
-NUMBERS = ("usual", "no_decay", "strong_decay", "same_keys")
-MILD, STRONG = (
-    0.05,
-    20.0,
-)  # steps of a log gate: so weak that a state outlives its chunk; so strong that none does
 DEVICE = "cuda"
-ROUNDS = 2
+NUMBERS = ("usual", "no_decay", "strong_decay", "same_keys")
+# Steps of a log gate: so weak that a state outlives its chunk; so strong that none does.
+MILD, STRONG = 0.05, 20.0
 
 
 @dataclass(frozen=True)
@@ -291,15 +288,9 @@ def group(
                 row = judged(row, c, rule(**drawn[0]), want)
             ready.append((len(rows), [_quiet(rule, given) for given in drawn]))
         except Exception as e:  # a peer may fail in any way, and a kernel may crash
-            row = replace(row, wrong=_message(e))
+            row = replace(row, wrong=bench.message(e))
         rows.append(row)
-    for _ in range(ROUNDS if timed else 0):
-        for i, calls in ready:
-            try:
-                rows[i] = replace(rows[i], rounds=(*rows[i].rounds, gpu.median(calls)))
-            except Exception as e:
-                rows[i] = replace(rows[i], wrong=_message(e))
-    return rows, skipped
+    return bench.timed(rows, ready) if timed else rows, skipped
 
 
 def _quiet(rule: Callable[..., Any], given: Given) -> Callable[[], Any]:
@@ -326,11 +317,6 @@ def judged(row: Row, c: Case, found: tuple, want: tuple[torch.Tensor, torch.Tens
             if not (e <= most and w <= most)
         ),
     )
-
-
-def _message(e: Exception) -> str:
-    lines = str(e).strip().splitlines() or ["no message"]
-    return f"{type(e).__name__}: {lines[0]}"
 
 
 def run(
@@ -435,6 +421,6 @@ def _step(
                 off(launch.tensors[name], t.double())[0] for name, t in before.items() if t.numel()
             ]
             row = replace(row, error=max(errors, default=0.0))
-        return replace(row, rounds=tuple(gpu.median([call]) for _ in range(ROUNDS)))
+        return replace(row, rounds=tuple(gpu.median([call]) for _ in range(bench.ROUNDS)))
     except Exception as e:
-        return replace(row, wrong=_message(e))
+        return replace(row, wrong=bench.message(e))

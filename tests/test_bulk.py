@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from rendering import kernels_of
 from small_spec import edited, read
 
 from gdngen import bulk, plan
+from gdngen.analysis import analyse
+from gdngen.emission import Guarded
 from gdngen.model import Copy
 from gdngen.sync import AsyncLoad, AsyncStore, BarrierArrive, BarrierWait, Drain, Fence, Together
 
 NAME = "prepare_blocked_c64_k128_v128_bfloat16"
-VARLEN = (
-    "prepare_blocked_c64_k128_v128_bfloat16_layout_bthd_sum_inside_outputs_wu_scores_true_varlen_true"
-)
+VARLEN = "prepare_blocked_c64_k128_v128_bfloat16_layout_bthd_sum_inside_outputs_wu_scores_true_varlen_true"
 
 
+@cache
 def planned(policy: str, target: str = "sm_90"):
-    from gdngen.analysis import analyse
-
     kernel = kernels_of("prepare_blocked")[NAME]
     return plan.plan(kernel, analyse(kernel), plan.Wish(policy), target)
 
@@ -87,7 +88,7 @@ def test_what_threads_wrote_is_seen_before_tma_reads_or_overwrites_it(policy):
 
 
 def test_what_is_copied_so_has_no_bounds_checks():
-    guarded = [s for s in order("lean") if isinstance(s, bulk.Guarded)]
+    guarded = [s for s in order("lean") if isinstance(s, Guarded)]
     copied = {c.dst.name for g in guarded for c in g.loads}
     assert copied == {"beta_s", "g_s"}
     assert not any(isinstance(s, Copy) and s.dst.name == "k_s" for s in order("lean"))
