@@ -91,26 +91,29 @@ class Candidate:
 
     kernel: Kernel
     changes: tuple[Change, ...]
-    views: bool
+    views: frozenset[str]
     block: Block
     least: Best
 
 
 def plan(kernel: Kernel, wish: Wish) -> Lean:
     """The best program for the wish; its kernel is the author's with `changes` applied."""
-    can = wish.allow_views and packing.can_view(kernel, wish.target)
     candidates: list[Candidate] = []
     for program, changes in programs.programs(kernel, wish.allow_reload):
-        for views in (False, True)[: 1 + can]:
+        for views in dict.fromkeys([frozenset(), _views(program, wish)]):
             block = blocks.block_of(program, views=views)
             if least := orders.least(block, LATER if candidates else orders.LIMIT):
                 candidates.append(Candidate(program, changes, views, block, least))
-    candidates.sort(key=lambda c: (c.least.bytes, len(c.changes), c.views))
-    kinds = [[c for c in candidates if c.views == views] for views in (False, True)]
+    candidates.sort(key=lambda c: (c.least.bytes, len(c.changes), bool(c.views)))
+    kinds = [[c for c in candidates if bool(c.views) == views] for views in (False, True)]
     chosen = min((_tightest(those, wish) for those in kinds if those), key=lambda made: made.cost)
     if wish.objective == "blocks" and chosen.asked <= wish.device.limit:
         chosen = _easiest(candidates, chosen, wish)
-    return _stage_out(_proven(chosen, candidates), replace(wish, allow_views=can))
+    return _stage_out(_proven(chosen, candidates), wish)
+
+
+def _views(program: Kernel, wish: Wish) -> frozenset[str]:
+    return packing.viewable(program, wish.target) if wish.allow_views else frozenset()
 
 
 def _tightest(candidates: list[Candidate], wish: Wish) -> Lean:
@@ -260,7 +263,7 @@ def _stage_out(made: Lean, wish: Wish) -> Lean:
             continue
         sooner = rewrite.hoisted(made.kernel, store)  # before a late load takes the tile over
         for program in (made.kernel, sooner):
-            tried = _through_idle(made, program, store, wish.allow_views)
+            tried = _through_idle(made, program, store, wish)
             if tried and _worthwhile(made, tried := _costed(tried, wish.target), wish):
                 more = tried.asked - made.asked
                 said = replace(tried.changes[-1], costs=max(0, more))
@@ -278,13 +281,13 @@ def _worthwhile(made: Lean, staged: Lean, wish: Wish) -> bool:
     return staged.asked <= made.asked or eased
 
 
-def _through_idle(made: Lean, kernel: Kernel, store: Copy, views: bool) -> Lean | None:
+def _through_idle(made: Lean, kernel: Kernel, store: Copy, wish: Wish) -> Lean | None:
     tile = rewrite.fresh(kernel, f"{store.dst.name}_out")
     program = rewrite.staged(kernel, store, tile)
     found = analyse(program)
-    buffer = program.buffer(tile)
+    buffer, views = program.buffer(tile), _views(program, wish)
     for slot in sorted(made.slots, key=lambda s: (*_unlike(s, buffer), -_last(found, s))):
-        if not _fits_in(buffer, slot, program, views):
+        if not _fits_in(buffer, slot, views):
             continue
         if any(found.interfere(t, tile) for t in slot.tenants):
             continue
@@ -302,12 +305,10 @@ def _unlike(slot: Slot, b: Buffer) -> tuple[bool, bool]:
     return slot.dtype != b.dtype, slot.shape != b.shape
 
 
-def _fits_in(b: Buffer, slot: Slot, kernel: Kernel, views: bool) -> bool:
+def _fits_in(b: Buffer, slot: Slot, views: frozenset[str]) -> bool:
     """Whether a tile could lie in a slot, were it idle."""
-    if slot.dtype != b.dtype:
-        inside = [kernel.buffer(t) for t in slot.tenants] + [b]
-        if not views or not all(map(packing.viewable, inside)):
-            return False
+    if slot.dtype != b.dtype and not views.issuperset((b.name, *slot.tenants)):
+        return False
     wide = slot.shape[-1] * BYTES[slot.dtype] >= b.shape[-1] * BYTES[b.dtype]
     return slot.shape[:-1] == b.shape[:-1] and wide
 
