@@ -1,12 +1,14 @@
 """The whole forward and decoding on a GPU, in one call: how far off, how fast, which kernel takes what.
 
-    python benchmarks/forward.py [--parts errors,forward,decode,steps] [--seconds N] [--out DIR]
+    python benchmarks/forward.py [--parts errors,forward,decode,steps,beside] [--seconds N] [--out DIR]
 
-errors   both functions against the recurrence in float64, FLA's error beside ours: dims, dtypes,
-         grouped heads, sequences of any length in one batch, numbers that break others
+errors   both functions against the recurrence in float64: dims, dtypes, grouped heads, sequences of
+         any length in one batch, numbers that break others
 forward  times beside FLA's Triton kernels and FlashQLA, against the memory floor
 decode   the same for one token
 steps    each kernel of some forwards by itself: time, bytes, registers, spills
+beside   the cases of `errors` once more, with FLA's error beside ours: last, since its kernels are
+         tuned anew for every one
 tune     only where asked for: other variants of those kernels, on the same tensors
 
 Kernels are compiled side by side first. Each part runs in a process of its own, which writes every
@@ -37,11 +39,10 @@ from gdngen.errors import GdngenError
 from gdngen.timings import Row, Run, Skipped
 from gdngen.whole import Case
 
-TIMED = ("forward", "decode", "steps")
-PARTS = ("errors", *TIMED)
+PARTS = ("errors", "forward", "decode", "steps", "beside")
 ALL = (*PARTS, "tune")
 TOOLKIT = "/usr/local/cuda/bin"  # where nvcc is, if not on the path
-QUIET = 120  # seconds that a case may take before it is taken for hanging
+QUIET = 180  # seconds that a case may take before it is taken for hanging
 CHILD = {"TILELANG_PRINT_ON_COMPILATION": "0", "PYTHONUNBUFFERED": "1"}
 
 DIMS = ((64, 64), (128, 128), (96, 192), (256, 256))
@@ -102,10 +103,16 @@ CASES = {
     "forward": FORWARD,
     "decode": DECODE,
     "steps": STEPS,
+    "beside": tuple(errors()),
     "tune": STEPS,
 }
 TRY: dict[str, list[dict]] = {
-    "forward": [dict(BV=BV, stages=stages) for BV in (16, 32, 64) for stages in (1, 2, 3)],
+    "forward": [
+        dict(BV=BV, stages=stages, warps=warps)
+        for BV in (16, 32, 64)
+        for stages in (1, 2, 3)
+        for warps in (4, 8)
+    ],
     "decode": [dict(BV=4), dict(BV=16)],
 }
 
@@ -170,6 +177,12 @@ def _all(options: argparse.Namespace) -> int:
         skipped = tuple(s for run in both for s in run.skipped)
         whole_run = replace(both[0], rows=rows, skipped=skipped)
         (options.out / "whole.json").write_text(timings.dumps(whole_run))
+    if "beside" in found:
+        rest = found.get("errors", Run({}, 1.0, ()))
+        told_of = {(r.variant, r.shape) for r in found["beside"].rows}
+        rows = tuple(r for r in rest.rows if (r.variant, r.shape) not in told_of)
+        both_run = timings.joined(replace(rest, rows=rows), found["beside"])
+        (options.out / "errors.json").write_text(timings.dumps(both_run))
     print(f"== {'all is well' if not bad else f'{bad} things are wrong'}; results in {options.out}")
     return 1 if bad else 0
 
@@ -181,7 +194,7 @@ def told(part: str, found: Run) -> tuple[str, int]:
     lines = [timings.table(found)]
     if part in ("forward", "decode"):
         lines += [f"slower: {line}" for line in whole.slower(rows)]
-    if part in ("errors", "forward", "decode"):
+    if part in ("beside", "forward", "decode"):
         lines += [f"further off: {line}" for line in whole.coarser(rows)]
     return "\n".join(lines), len(wrong) if part != "tune" else 0
 
@@ -293,7 +306,8 @@ def _inside(options: argparse.Namespace) -> int:
         if part in ("steps", "tune"):
             rows = whole.steps(c, rate, built, TRY if part == "tune" else {})
         else:
-            rows, skipped = whole.group(c, options.peers, machine, rate, part != "errors")
+            others = "none" if part == "errors" else options.peers
+            rows, skipped = whole.group(c, others, machine, rate, part in ("forward", "decode"))
         for row in rows:
             _note(log, "row", asdict(row))
         for one in skipped:

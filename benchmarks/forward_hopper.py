@@ -26,6 +26,8 @@ SHAPES = [  # B, T, heads of keys, heads of values, D
     (1, 8192, 16, 64, 128),
     (4, 2048, 16, 32, 128),
 ]
+NARROW = [(2, 8192, 32, 32, 64), (1, 1000, 2, 4, 64), (1, 4100, 1, 2, 64)]
+SPECS = {128: "forward_hopper", 64: "forward_hopper_narrow"}
 RAGGED = [(1, 1000, 2, 4, 128), (2, 64, 1, 2, 128), (1, 33, 1, 1, 128), (1, 4100, 1, 2, 128)]
 
 
@@ -62,16 +64,17 @@ def prepared(k, g, beta, P, SEG):
     return a, gx, gl.view(B, HV, P, SEG)
 
 
-def recurrence(q, k, v, g, beta, scale):
-    """One head by the definition, in float64."""
+def recurrence(q, k, v, g, beta, scale, state=None):
+    """Outputs and last state of one head by the definition, in float64."""
     q, k, v, g, beta = (x.double() for x in (q, k, v, g, beta))
     S = torch.zeros(k.shape[1], v.shape[1], dtype=torch.float64, device=k.device)
+    S = S if state is None else state.double()
     out = torch.empty_like(v)
     for t in range(k.shape[0]):
         S = S * g[t].exp()
         S = S + torch.outer(k[t], beta[t] * (v[t] - k[t] @ S))
         out[t] = scale * (q[t] @ S)
-    return out
+    return out, S
 
 
 def inputs(B, T, H, HV, D, dtype, gate):
@@ -102,26 +105,40 @@ def median(run, seconds=0.25):
 
 
 def main():
-    kernels = {}
-    for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
-        kernels[dtype] = gdngen.kernel("forward_hopper", BC=BC, DK=128, DV=128, io=name)()
+    kernels = {
+        (dtype, layout, D): gdngen.kernel(
+            spec, BC=BC, DK=D, DV=D, io=str(dtype).removeprefix("torch."), layout=layout
+        )()
+        for dtype in (torch.bfloat16, torch.float16)
+        for layout in ("bhtd", "bthd")
+        for D, spec in SPECS.items()
+    }
     rows = []
-    for shape, gate, dtype in [
-        *((s, 0.1, torch.bfloat16) for s in SHAPES),
-        *((s, 0.0, torch.bfloat16) for s in SHAPES),
-        *((s, 3.0, torch.bfloat16) for s in SHAPES[3:]),
-        *((s, 0.1, torch.float16) for s in SHAPES[3:]),
-        *((s, 0.1, torch.bfloat16) for s in RAGGED),
+    for shape, gate, dtype, layout, states in [
+        *((s, 0.1, torch.bfloat16, "bhtd", False) for s in SHAPES),
+        *((s, 0.1, torch.bfloat16, "bthd", True) for s in SHAPES),
+        *((s, 0.0, torch.bfloat16, "bhtd", False) for s in SHAPES),
+        *((s, 3.0, torch.bfloat16, "bhtd", False) for s in SHAPES[3:]),
+        *((s, 0.1, torch.float16, "bhtd", False) for s in SHAPES[3:]),
+        *((s, 0.1, torch.bfloat16, "bhtd", True) for s in RAGGED),
+        *((s, 0.001, torch.float16, "bthd", True) for s in RAGGED),
+        *((s, 0.1, torch.bfloat16, "bthd", True) for s in NARROW),
+        *((s, 0.0, torch.bfloat16, "bhtd", False) for s in NARROW),
     ]:
         B, T, H, HV, D = shape
         q, k, v, g, beta = inputs(*shape, dtype, gate)
         P, SEG = segments(B, HV, -(-T // BC))
         a, gx, gl = prepared(k, g, beta, P, SEG)
         scale = torch.tensor([D**-0.5, CUTOFF], device="cuda")
-        o = torch.full_like(v, math.nan)
+        count = B if states else 0
+        start = torch.randn(count, HV, D, D, device="cuda")
+        final = torch.full_like(start, math.nan)
+        rows_of = [x.transpose(1, 2).contiguous() if layout == "bthd" else x for x in (q, k, v)]
+        out = torch.full_like(rows_of[2], math.nan)
+        o = out.transpose(1, 2) if layout == "bthd" else out
 
         def run():
-            kernels[dtype](q, k, v, a, gx, gl, scale, o)
+            kernels[dtype, layout, D](*rows_of, a, gx, gl, scale, start, out, final)
 
         run()
         torch.cuda.synchronize()
@@ -130,11 +147,16 @@ def main():
         error = 0.0
         for b, h in dict.fromkeys([(0, 0), (B - 1, HV - 1)]):
             kh = h // (HV // H)
-            want = recurrence(q[b, kh], k[b, kh], v[b, h], g[b, h], beta[b, h], D**-0.5)
-            got = first[b, h].double()
-            error = max(error, float((got - want).norm() / want.norm()))
+            state = start[b, h] if states else None
+            want, last = recurrence(
+                q[b, kh], k[b, kh], v[b, h], g[b, h], beta[b, h], D**-0.5, state
+            )
+            pairs = [(first[b, h], want)] + ([(final[b, h], last)] if states else [])
+            for got, right in pairs:
+                error = max(error, float((got.double() - right).norm() / right.norm()))
         row = {
-            "shape": shape, "gate": gate, "dtype": str(dtype), "segments": P, "error": error,
+            "shape": shape, "gate": gate, "dtype": str(dtype), "layout": layout, "states": states,
+            "segments": P, "error": error,
             "nan": int(first.isnan().sum()), "same": bool(torch.equal(first, o)), "ms": median(run),
         }  # fmt: skip
         rows.append(row)

@@ -102,7 +102,14 @@ def plans(v: Checked, wish: Wish, targets: Iterable[str] = ()) -> tuple[Planned,
     groups: dict[tuple, list[Planned]] = {}
     for target in targets or v.kernel.targets:
         p = planning.plan(v.kernel, v.found, wished(v, wish), target)
-        alike = p.plan.slots, p.plan.merged, p.plan.changes, p.plan.blocking, p.plan.resident, p.plan.bulk
+        alike = (
+            p.plan.slots,
+            p.plan.merged,
+            p.plan.changes,
+            p.plan.blocking,
+            p.plan.resident,
+            p.plan.bulk,
+        )
         groups.setdefault(alike, []).append(p)
     return tuple(replace(g[0], plans=tuple(p.plan for p in g)) for g in groups.values())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from ast import dump
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gdngen import expr
@@ -74,11 +74,14 @@ def _element(a, home: Home) -> tuple[str, tuple]:
 class Guarded:
     """Loads that all lie inside their tensors where `conds` hold, and so need no bounds checks there.
 
-    A check makes a branch of every load, which then can't overlap with the next: twice the time.
+    A check makes a branch of every load, which then can't overlap with the next: twice the time. A
+    load is a copy, or a map that stands for the copy of a range that ends early; `bare` are the loads
+    without the ends that they check.
     """
 
     conds: tuple[ast.expr, ...]
-    loads: tuple[Copy, ...]
+    loads: tuple[Copy | Assign, ...]
+    bare: tuple[Copy | Assign, ...]
 
 
 Emitted = Statement | tuple[Assign, ...] | Guarded
@@ -92,20 +95,31 @@ def emitted(body: Sequence[Statement], kernel: Kernel, home: Home) -> Iterator[E
     if any(isinstance(s, Loop) and s.kind == "pipelined" for s in _all(kernel.statements())):
         yield from fused(body, home)
         return
-    held: list[Copy] = []
+    held: list[tuple[Copy | Assign, Copy | Assign]] = []
     conds: dict[str, ast.expr] = {}
+
+    def group() -> Guarded:
+        return Guarded(tuple(conds.values()), *zip(*held))
+
     for s in fused(body, home):
-        needed = _inside_if(s, kernel) if isinstance(s, Copy) else None
-        if held and (not needed or s.stage != held[0].stage or not conds.keys() & needed.keys()):
-            yield Guarded(tuple(conds.values()), tuple(held))
+        one = s[0] if isinstance(s, tuple) and len(s) == 1 else s
+        bare, needed = one, {}
+        if isinstance(one, Copy):
+            needed = _inside_if(one, kernel)
+        elif isinstance(one, Assign):
+            bare, needed = _without_ends(one, kernel)
+        if held and (
+            not needed or one.stage != held[0][0].stage or not conds.keys() & needed.keys()
+        ):
+            yield group()
             held, conds = [], {}
         if needed:
-            held.append(s)
+            held.append((one, bare))
             conds |= needed
         else:
             yield s
     if held:
-        yield Guarded(tuple(conds.values()), tuple(held))
+        yield group()
 
 
 def _all(body: Iterable[Statement]) -> Iterator[Statement]:
@@ -126,6 +140,46 @@ def is_block(at: ast.expr, side: ast.expr, kernel: Kernel) -> bool:
         return False
     length = {term: k * share for term, k in expr.linear(side, values).items()}
     return share > 0 and expr.linear(blocks, values) == length
+
+
+def _without_ends(s: Assign, kernel: Kernel) -> tuple[Assign, dict[str, ast.expr]]:
+    """A load `tile[..] = where(row + i < end, tensor[.., row + i, ..], 0)` without the `where`, and the
+    conditions under which all its rows lie before `end` and inside the tensor; none for anything else.
+    """
+    match s.value:
+        case ast.Call(func=ast.Name(id="where"), args=[holds, value, _]) if s.guard is None:
+            pass
+        case _:
+            return s, {}
+    tensors = [
+        n
+        for n in ast.walk(value)
+        if isinstance(n, ast.Subscript) and kernel.tensor(n.value.id) is not None
+    ]
+    if kernel.buffer(s.name) is None or len(tensors) != 1:
+        return s, {}
+    index = tensors[0].slice.elts if isinstance(tensors[0].slice, ast.Tuple) else [tensors[0].slice]
+    sides = {dump(at): side for at, side in zip(index, kernel.tensor(tensors[0].value.id).shape)}
+    values, ranges = dict(kernel.values), dict(kernel.ranges)
+    axes = {a.name: a for a in s.axes}
+    conds: list[ast.expr] = []
+    for end in holds.values if isinstance(holds, ast.BoolOp) else [holds]:
+        match end:
+            case ast.Compare(
+                left=ast.BinOp(left=low, op=ast.Add(), right=ast.Name(id=name)) as place,
+                ops=[ast.Lt()],
+                comparators=[stop],
+            ) if (
+                name in axes and dump(place) in sides
+            ):
+                pass
+            case _:
+                return s, {}
+        if expr.interval(low, values, ranges)[0] < 0:
+            conds.append(ast.Compare(low, [ast.GtE()], [ast.Constant(0)]))
+        last = ast.BinOp(low, ast.Add(), ast.parse(axes[name].text, mode="eval").body)
+        conds += [ast.Compare(last, [ast.LtE()], [x]) for x in (stop, sides[dump(place)])]
+    return replace(s, value=value), {dump(c): c for c in conds}
 
 
 def _inside_if(load: Copy, kernel: Kernel) -> dict[str, ast.expr]:

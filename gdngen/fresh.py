@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gdngen import driver
+from gdngen import driver, hopper
 from gdngen.devices import devices
 from gdngen.errors import GdngenError
 from gdngen.plan import DEFAULT, Wish
@@ -63,7 +63,15 @@ def variant(
         (module,) = driver.modules(one, Wish(DEFAULT, device=on or None), (target,))
     except GdngenError as e:
         return Refused(str(e).splitlines()[0])
-    asked = module.planned.plan.asked
+    planned = module.planned
+    if hopper.applies(planned.kernel, target):
+        slots = planned.plan.slots
+        if wrong := (
+            *hopper.in_plan(planned.kernel, slots),
+            *hopper.in_program(planned.kernel, slots),
+        ):
+            return Refused(wrong[0])
+    asked = planned.plan.asked
     if limit is not None and asked > limit:
         return Refused(f"it takes {asked:,} bytes of shared memory, and there are {limit:,}")
     path = _folder() / module.path

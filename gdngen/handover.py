@@ -19,7 +19,6 @@ from gdngen import channels as channelling, model, roles, rounds, unroll
 from gdngen.channels import Channel, is_load, is_store
 from gdngen.errors import Location, Report
 from gdngen.model import (
-    Assign,
     Await,
     Branch,
     Copy,
@@ -226,12 +225,8 @@ def _placed(kernel, role: Role, seen: Mapping[Site, _Seen], channels, report: Re
         for (at, name, _), s in seen.items():
             if name == c.name and s.last:
                 loop = tuple(step for step in chains[at] if step[2] == "loop")
-                groups.setdefault(loop, []).append(s)
+                groups.setdefault((loop, s.use.key), []).append(s)
         for found in groups.values():
-            keys = {s.use.key for s in found}
-            if len(keys) > 1:
-                _torn(role, c, found, report)
-                continue
             at = _behind([chains[s.leaf.id] for s in found])
             lifted = [s for s in found if s.leaf.id == at]
             if lifted and len(found) == 1 and found[0].other:

@@ -40,7 +40,7 @@ class Deadlock(Exception):
 
 
 @dataclass
-class _Barrier:
+class PhaseBarrier:
     """A barrier of one place: the phase that runs, what has come in it, and what it brings."""
 
     arrivals: int
@@ -73,7 +73,9 @@ class Interleaving:
         self.chance = random.Random(seed)
         kernel = p.kernel
         shared = {b.name: fresh(b.shape, b.dtype) for b in kernel.shared()}
-        self.barriers = {b.name: [_Barrier(b.arrivals) for _ in range(b.slots)] for b in p.barriers}
+        self.barriers = {
+            b.name: [PhaseBarrier(b.arrivals) for _ in range(b.slots)] for b in p.barriers
+        }
         values = Block(kernel, tensors, shared).scalars(values)
         self.runs = []
         for role, body in p.programs:

@@ -276,6 +276,8 @@ class Block:
         data = self.tensors[name] if name in self.tensors else self.buffers[name]
         outside = 0 if name in self.tensors else fresh((), self.dtypes[name])
         inside = _inside(index, data.shape)
+        if not data.numel():
+            return torch.full(inside.shape, outside, dtype=data.dtype)
         clamped = [i.clamp(0, n - 1) for i, n in zip(index, data.shape)]
         return torch.where(inside, data[tuple(clamped)], outside)
 

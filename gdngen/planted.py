@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gdngen import fuzz, mutants
+from gdngen import fuzz, handover, mutants, plan, turns, unruly
+from gdngen.addresses import addresses
 from gdngen.driver import Checked
 from gdngen.judge import judge, trial_sizes
 
@@ -21,8 +22,20 @@ class Planted:
 
 def planted(v: Checked, name: str) -> Iterator[Planted]:
     """Every mutant of a kernel, judged."""
+    if v.kernel.roles:
+        yield from _unruly(v, name)
+        return
     for m in mutants.mutants(v.kernel, v.found, trial_sizes(v.kernel)):
         caught = not judge(v.kernel, m.kernel, m.addresses).ok
+        yield Planted(name, m.kind, m.names, caught)
+
+
+def _unruly(v: Checked, name: str) -> Iterator[Planted]:
+    """Mutants of a kernel whose roles run side by side."""
+    made = plan.plan(v.kernel, v.found, plan.Wish(), v.kernel.targets[0])
+    where, sizes = addresses(made.kernel, made.plan), trial_sizes(v.kernel)
+    for m in unruly.mutants(handover.of(made.kernel), where):
+        caught = bool(turns.faults(v.kernel, m.parted, m.addresses, sizes, 0))
         yield Planted(name, m.kind, m.names, caught)
 
 
@@ -36,6 +49,5 @@ def rows(found: Iterable[Planted]) -> list[list[str]]:
     """kind, what it is, how many were planted and how many caught; kinds that were never planted too."""
     every = list(found)
     sown, caught = Counter(p.kind for p in every), Counter(p.kind for p in every if p.caught)
-    return [
-        [kind, what, f"{sown[kind]:,}", f"{caught[kind]:,}"] for kind, what in mutants.KINDS.items()
-    ]
+    kinds = {**(unruly.KINDS if sown.keys() & unruly.KINDS else {}), **mutants.KINDS}
+    return [[kind, what, f"{sown[kind]:,}", f"{caught[kind]:,}"] for kind, what in kinds.items()]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from gdngen import roles
 from gdngen.model import BYTES, Buffer, Kernel, Solve
 
 BASE = 96  # what the kernels here take besides their fragments: addresses, swizzles, loop state
@@ -34,12 +35,17 @@ def table() -> Mapping[str, Mapping[str, int | Mapping[str, int]]]:
 
 
 def registers(kernel: Kernel, target: str) -> Registers:
-    """The recorded count of a variant on a target, else `BASE` and its largest live fragments."""
+    """The recorded count of a variant on a target, else `BASE` and its largest live fragments.
+
+    Roles share out what a block has from the start, which is as much as a thread can have.
+    """
     recorded = table().get(kernel.module, {}).get(target)
     if isinstance(recorded, Mapping):
         return Registers(recorded["registers"], True, recorded["spills"])
     if recorded:
         return Registers(recorded, True)
+    if kernel.roles:
+        return Registers(roles.launched(kernel, target), False)
     return Registers(min(MOST, BASE + fragment_registers(kernel)), False)
 
 

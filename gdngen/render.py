@@ -296,9 +296,14 @@ def _emitted_views(s: Emitted, text: Text, home: Home) -> list[dict]:
         return [_map_view(s, text)]
     if isinstance(s, Guarded):
         conds = " and ".join(text.expr(c) for c in s.conds)
-        return [
-            {"kind": "guarded", "cond": conds, "loads": [_view(x, text, home) for x in s.loads]}
-        ]
+        loads, bare = (
+            [
+                _map_view((x,), text) if isinstance(x, Assign) else _view(x, text, home)
+                for x in group
+            ]
+            for group in (s.loads, s.bare)
+        )
+        return [{"kind": "guarded", "cond": conds, "loads": loads, "bare": bare}]
     if isinstance(s, Loop) and s.trips == 1 and s.var is None and s.kind != "pipelined":
         return _views(s.body, text, home)  # one round of a `repeat` is no loop
     return [_view(s, text, home)]

@@ -4,6 +4,8 @@ A role has warpgroups to itself and a share of the registers; stages of the spec
 is asked of roles as such is here; what they hand one another, and when, is in `channels.py`.
 """
 
+import ast
+
 from gdngen import model
 from gdngen.context import Context, Scope, Stop
 from gdngen.devices import device
@@ -161,6 +163,14 @@ def statements(kernel: Kernel, role: model.Role) -> tuple[model.Statement, ...]:
     return tuple(s for stage in kernel.stages if stage.name in role.stages for s in stage.body)
 
 
+def _own(access: model.Access, role: model.Role) -> bool:
+    """Whether an access is to the part of a tile that bears the copy's number."""
+    index = access.region.index if access.region is not None else access.index
+    first = index[0] if index else None
+    at = first.at if isinstance(first, model.Point) else first
+    return isinstance(at, ast.Name) and at.id == role.each
+
+
 def _check_owners(kernel: Kernel, report: Report) -> None:
     """A tile that is not staged belongs to one role: nothing would order another's use of it."""
     owner: dict[str, model.Role] = {}
@@ -183,11 +193,11 @@ def _check_owners(kernel: Kernel, report: Report) -> None:
                             hint,
                             kind=f"owner {buffer.name}",
                         )
-                    elif role.copies > 1 and buffer.scope == "shared":
+                    elif role.copies > 1 and buffer.scope == "shared" and not _own(access, role):
                         report.error(
                             access.where,
                             f"'{buffer.name}' is used by {role.copies} copies of '{role.name}', and "
                             "nothing orders their uses",
-                            "give it stages, or an axis and a copy of the role for each",
+                            f"give it stages, or an axis for the copies: {buffer.name}[{role.each}]",
                             kind=f"owner {buffer.name}",
                         )

@@ -63,7 +63,7 @@ def judged(
 
     Needs neither torch nor tilelang, and runs no text: what the plan says is what is judged.
     """
-    from gdngen import judge
+    from gdngen import judge, turns
     from gdngen.addresses import addresses, together
 
     for one in loaded:
@@ -73,7 +73,11 @@ def judged(
             groups = driver.plans(v, wish, targets)
             for name, p in zip(driver.module_names(v, groups, wish), groups):
                 where = addresses(p.kernel, p.plan)
-                found = judge.judge(v.kernel, p.kernel, where, together=together(p.kernel, p.plan))
+                if v.kernel.roles:
+                    found = turns.judge(v.kernel, p.kernel, where)
+                else:
+                    merged = together(p.kernel, p.plan)
+                    found = judge.judge(v.kernel, p.kernel, where, together=merged)
                 on = ", ".join(plan.target for plan in p.plans)
                 yield f"{name} ({on})", [str(f) for f in found.faults]
 

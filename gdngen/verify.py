@@ -1,7 +1,8 @@
 """Is a rendered module right? Run its very text, compare; lower it, compare bytes.
 
 Every output is compared with the spec's own meaning (`interpret.py`, float64) and with the named
-reference where the spec has one. On the CPU the text runs by way of `cpu.py`; on a GPU as it ships.
+reference where the spec has one. On the CPU the text runs by way of `cpu.py`,
+or of `coroutines.py` where the kernel has roles; on a GPU as it ships.
 """
 
 from __future__ import annotations
@@ -155,7 +156,10 @@ def verify(
     code = tuple(c for target in plans if compiled and (c := _code(path, target)))
     unsafe = _unsafe(kernel, path, plans)
     try:
-        run, notes = (_cpu if device == "cpu" else _cuda)(path)
+        if device == "cpu" and kernel.roles:
+            run, notes = _side_by_side(kernel, path)
+        else:
+            run, notes = (_cpu if device == "cpu" else _cuda)(path)
         compared, failures = [], []
         for trial in samples.trials(kernel) if trials is None else trials:
             tensors = samples.inputs(kernel, trial.sizes, step=trial.step)
@@ -240,6 +244,13 @@ def _cpu(path: Path) -> tuple[Run, tuple[str, ...]]:
     kernel = cpu.compile(path)
     notes = ("bfloat16 is stored as float32 on the CPU",) if kernel.bf16_as_float32 else ()
     return kernel.run, notes
+
+
+def _side_by_side(kernel: Kernel, path: Path) -> tuple[Run, tuple[str, ...]]:
+    """A kernel of roles, which TileLang has for GPUs alone."""
+    from gdngen import coroutines
+
+    return lambda tensors: coroutines.run(kernel, path, tensors), coroutines.NOTES
 
 
 def _cuda(path: Path) -> tuple[Run, tuple[str, ...]]:

@@ -63,7 +63,15 @@ def chunk_gated_delta_rule(
             for BC in [64, 32]
             if call.fits(
                 "forward",
-                dict(BC=BC, DK=DK, DV=DV, io=call.dtype("io"), varlen=varlen, turned=DK % 64 != 0),
+                dict(
+                    BC=BC,
+                    DK=DK,
+                    DV=DV,
+                    io=call.dtype("io"),
+                    varlen=varlen,
+                    turned=DK % 64 != 0,
+                    warps=4,
+                ),
                 [
                     (dict(BV=64, stages=2), 4 * HV * N * DV >= 3 * 64 * sms),
                     (dict(BV=32, stages=2), 4 * HV * N * DV >= 3 * 32 * sms),
@@ -143,7 +151,7 @@ def chunk_gated_delta_rule(
     )
     call.launch(
         "forward",
-        dict(BC=BC, DK=DK, DV=DV, io=call.dtype("io"), varlen=varlen, turned=DK % 64 != 0),
+        dict(BC=BC, DK=DK, DV=DV, io=call.dtype("io"), varlen=varlen, turned=DK % 64 != 0, warps=4),
         [
             (dict(BV=64, stages=2), 4 * HV * N * DV >= 3 * 64 * sms),
             (dict(BV=32, stages=2), 4 * HV * N * DV >= 3 * 32 * sms),

@@ -28,8 +28,13 @@ def prepared(k, g, beta, chunk: int, segments: int, each: int):
     return a, gx, gl.view(batch, values, segments, each)
 
 
-def forward_case(batch, heads, values, length, width, chunk, segments, gate, cutoff, seed=0):
-    """Tensors and sizes for `forward_hopper`, and its outputs by the token recurrence."""
+def forward_case(
+    batch, heads, values, length, width, chunk, segments, gate, cutoff, seed=0, states=False, layout="bhtd"
+):  # fmt: skip
+    """Tensors and sizes for `forward_hopper`, and its outputs by the token recurrence.
+
+    states  whether sequences start from a state, and leave one
+    """
     torch.manual_seed(seed)
     double = {"dtype": torch.float64}
     q, k = (
@@ -44,8 +49,15 @@ def forward_case(batch, heads, values, length, width, chunk, segments, gate, cut
     segments = -(-chunks // each)
     a, gx, gl = prepared(k, g, beta, chunk, segments, each)
     scale = torch.tensor([width**-0.5, cutoff], **double)
-    tensors = dict(q=q, k=k, v=v, a=a, gx=gx, gl=gl, scale=scale)
-    sizes = dict(B=batch, H=heads, HV=values, T=length, NC=chunks, P=segments, SEG=each)
+    count = batch if states else 0
+    first = torch.randn(count, values, width, width, **double)
     rows = (x.transpose(1, 2) for x in (q, k, v, g, beta))
-    want, _ = recurrence.gated_delta_rule(*rows)
-    return tensors, sizes, want.transpose(1, 2)
+    o, final = recurrence.gated_delta_rule(*rows, initial_state=first if states else None)
+    want = {"o": o.transpose(1, 2), "final": final[:count]}
+    turned = {"q": q, "k": k, "v": v, "o": want["o"]}
+    if layout == "bthd":
+        turned = {name: x.transpose(1, 2).contiguous() for name, x in turned.items()}
+    want["o"] = turned.pop("o")
+    tensors = dict(**turned, a=a, gx=gx, gl=gl, scale=scale, first=first)
+    sizes = dict(B=batch, H=heads, HV=values, T=length, NC=chunks, P=segments, SEG=each)
+    return tensors, {**sizes, "S": count, "F": count}, want

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gdngen import catalog, driver, lowering, verify
+from gdngen import catalog, driver, hopper, lowering, verify
 from gdngen.plan import Wish
 
 ROOT = Path(__file__).parent.parent
@@ -84,6 +84,20 @@ def test_bytes_asked_are_bytes_planned(module, target):
         lowered = lowering.cached_lower(GENERATED / module, target)
         known = {"dynamic": lowered.dynamic_bytes, "static": lowered.static_bytes}
     assert known == planned(module, target)
+
+
+def test_pipelined_loops_are_safe_on_hopper():
+    """What TileLang would make wrong code of, without a word."""
+    looked = 0
+    for spec in sorted({e["spec"] for e in MANIFEST.values()}):
+        loaded = driver.load(ROOT / spec)
+        if not any(hopper.applies(v.kernel, "sm_90") for v in loaded.variants):
+            continue
+        for m in driver.modules(loaded, Wish(), ["sm_90"]):
+            kernel, slots = m.planned.kernel, m.planned.plan.slots
+            assert not hopper.in_plan(kernel, slots) + hopper.in_program(kernel, slots), m.path
+            looked += 1
+    assert looked
 
 
 @pytest.mark.long

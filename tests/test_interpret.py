@@ -239,7 +239,7 @@ def test_specs_mean_what_their_references_say(name):
             reference = references.get(kernel.reference)
             right = reference(given, {**dict(kernel.values), **trial.sizes})
             found = interpret(kernel, given, trial.sizes)
-            assert set(found) == set(right) == set(reference.gives)
+            assert set(found) == set(right) >= set(reference.gives) - reference.optional
             for output in right:
                 torch.testing.assert_close(found[output], right[output], rtol=1e-10, atol=1e-12)
 

@@ -134,3 +134,12 @@ def test_spills_that_were_recorded_are_told(variants, monkeypatch):
     monkeypatch.setattr(registers, "table", dict)
     row = tables.plan_row(v, plans, Wish(), device("sm_80"))
     assert not row["registers_recorded"] and row["spills"] is None
+
+
+def test_roles_share_out_the_registers_of_one_block():
+    """An estimate from fragments would have every thread hold the tiles of all roles."""
+    kernel = driver.load(ROOT / "specs/forward_hopper.yaml", {"io": "float16"}).variants[0].kernel
+    found = registers.registers(kernel, "sm_90").count
+    asked = sum((r.registers * r.copies * -(-r.threads // 128)) for r in kernel.roles)
+    assert found * kernel.threads >= asked * 128
+    assert device("sm_90").blocks_per_sm(1, kernel.threads, found) == 1

@@ -9,9 +9,10 @@ from small_spec import read
 
 from gdngen import driver, events, handover, proof, protocol, unroll
 from gdngen.model import Branch, Kernel, Loop
-from gdngen.sync import Sync
+from gdngen.sync import BarrierWait, Sync
 
-SPEC = Path(__file__).parent.parent / "specs" / "forward_hopper.yaml"
+SPECS = Path(__file__).parent.parent / "specs"
+SPEC, NARROW = SPECS / "forward_hopper.yaml", SPECS / "forward_hopper_narrow.yaml"
 TEXT = SPEC.read_text()
 
 
@@ -20,15 +21,22 @@ def kernel() -> Kernel:
     return driver.load(SPEC).variants[0].kernel
 
 
+@pytest.fixture(scope="module", params=[SPEC, NARROW], ids=lambda path: path.stem)
+def each(request) -> Kernel:
+    """Every kernel that roles make."""
+    return driver.load(request.param).variants[0].kernel
+
+
 def lines(text: str, part: str) -> int:
     """The line, from 1, of a text that stands in a spec once."""
     (at,) = [i for i, line in enumerate(text.splitlines(), 1) if part in line]
     return at
 
 
-def test_the_spec_is_short_and_has_no_raw_lines():
-    assert len(TEXT.splitlines()) <= 150
-    assert "raw:" not in TEXT
+@pytest.mark.parametrize("path", [SPEC, NARROW])
+def test_specs_are_short_and_have_no_raw_lines(path):
+    assert len(path.read_text().splitlines()) <= 150
+    assert "raw:" not in path.read_text()
 
 
 # -- planted faults --------------------------------------------------------------------------------
@@ -41,7 +49,7 @@ SKIP = """\
 EDITS = {
     # what -> (old, new), the line that is at fault (of the edited text), words of the message
     "a skipped phase": (
-        ("warm_up, first", "first"), ("  warm_up:\n" + SKIP, ""),
+        ("warm_up, scores", "scores"), ("  warm_up:\n" + SKIP, ""),
         "q_s[nw] @ k_s[nw].T", "'output' never takes round 0 of 'q_s'",
     ),
     "a dropped arrival": (
@@ -57,7 +65,7 @@ EDITS = {
         "q_s[e] @ k_s[e].T", "a product inside a branch",
     ),
     "too few places to go ahead": (
-        ("S: [3]", "S: [1]"), "q_s[e] @ k_s[e].T", "waits for ever",
+        ("AHEAD: [3]", "AHEAD: [1]"), "q_s[e] @ k_s[e].T", "waits for ever",
     ),
     "a round given back in some rounds only": (
         ("          when: j > 0\n", "          when: j > 1\n"),
@@ -71,7 +79,7 @@ EDITS = {
         "q_s[i] @ h_t.T", "'h_t' is used by 'state' and by 'output'",
     ),
     "a stage of no role": (
-        ("runs: [warm_up, first, output]", "runs: [first, output]"), "  warm_up:", "no role runs stage",
+        ("runs: [warm_up, scores, output]", "runs: [scores, output]"), "  warm_up:", "no role runs stage",
     ),
     "a staged tile without a round": (
         ("q_s[i] @ h_t[j].T", "q_s @ h_t[j].T"), "q_s @ h_t[j].T", "'q_s' is staged: which round of it?",
@@ -112,8 +120,10 @@ def without(body, n):
     return tuple(out), n, gone
 
 
-def test_no_wait_arrival_or_fence_can_be_left_out(kernel):
-    parted = handover.of(kernel)
+def test_no_wait_arrival_or_fence_can_be_left_out(each):
+    """But waits for rounds that one of two copies lets go by: another tile tells it that they came."""
+    parted = handover.of(each)
+    text = Path(each.spec).read_text().splitlines()
     tried = 0
     for i, (role, body) in enumerate(parted.programs):
         count = 10**6 - without(body, 10**6)[1]
@@ -125,16 +135,18 @@ def test_no_wait_arrival_or_fence_can_be_left_out(kernel):
                 *parted.programs[i + 1 :],
             )
             found = proof.faults(replace(parted, programs=programs))
-            assert found, f"nobody misses {gone}"
+            let_go = isinstance(gone, BarrierWait) and "skip:" in text[gone.where.line - 1]
+            spared = let_go and each.name == "forward_hopper_narrow"
+            assert found or spared, f"nobody misses {gone}"
             tried += 1
     assert tried >= 30
 
 
-def test_the_protocol_holds_for_every_number_of_rounds(kernel):
-    parted = handover.of(kernel)
+def test_the_protocol_holds_for_every_number_of_rounds(each):
+    parted = handover.of(each)
     assert proof.faults(parted) == []
-    places = max(b.stages for b in kernel.buffers)
-    tried = {(env["nw"], env["count"]) for env in unroll.valuations(kernel)}
+    places = max(b.stages for b in each.buffers)
+    tried = {(env["nw"], env["count"]) for env in unroll.valuations(each)}
     assert {(0, 1), (0, 2 * places + 2), (2 * places + 2, 2 * places + 2)} <= tried
 
 
@@ -143,10 +155,10 @@ def test_an_early_arrival_is_found(kernel):
     parted = handover.of(kernel)
     text = [(r.name, b) for r, b in parted.programs]
     ((_, body),) = [p for p in text if p[0] == "state"]
-    loop = body[-1]
+    (loop,) = [x for x in body if isinstance(x, Loop)]
     *rest, settle, arrive = loop.body
     early = replace(loop, body=(*rest, arrive, settle))
-    programs = tuple((r, (*b[:-1], early) if r.name == "state" else b) for r, b in parted.programs)
+    programs = tuple((r, tuple(early if x is loop else x for x in b)) for r, b in parted.programs)
     found = proof.faults(replace(parted, programs=programs))
     assert found and "may write" in found[0][0].what
 
@@ -263,19 +275,49 @@ def test_events_are_those_of_the_programs(kernel):
 # -- what it computes ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("path", [SPEC, NARROW])
 @pytest.mark.parametrize(
-    "T, segments, gate, cutoff", [(64, 1, 0.1, -40.0), (200, 2, 0.02, -1e9), (330, 3, 1.0, -40.0)]
+    "T, segments, gate, cutoff, states, layout",
+    [
+        (64, 1, 0.1, -40.0, False, "bhtd"),
+        (200, 2, 0.02, -1e9, False, "bhtd"),
+        (330, 3, 1.0, -40.0, False, "bthd"),
+        (30, 1, 0.1, -40.0, True, "bthd"),
+        (330, 3, 0.02, -1e9, True, "bhtd"),
+        (330, 3, 0.02, -1e9, True, "bthd"),
+    ],
 )
-def test_it_is_the_token_recurrence_in_any_interleaving(kernel, T, segments, gate, cutoff):
+def test_it_is_the_token_recurrence_in_any_interleaving(
+    path, T, segments, gate, cutoff, states, layout
+):
     import torch
     from forward_cases import forward_case
 
     from gdngen.interpret import interpret
 
-    tensors, sizes, want = forward_case(1, 1, 2, T, 128, 64, segments, gate, cutoff)
+    (found,) = driver.load(path, {"io": "float16", "layout": layout}).variants
+    width = dict(found.kernel.values)["DK"]
+    tensors, sizes, want = forward_case(
+        1, 1, 2, T, width, 64, segments, gate, cutoff, states=states, layout=layout
+    )
     for seed in range(3):
-        got = interpret(kernel, tensors, sizes, seed=seed)["o"]
-        assert torch.linalg.norm(got - want) <= 1e-12 * torch.linalg.norm(want)
+        got = interpret(found.kernel, tensors, sizes, seed=seed)
+        for name, right in want.items():
+            assert torch.linalg.norm(got[name] - right) <= 1e-12 * torch.linalg.norm(right)
+
+
+def test_a_state_that_is_not_there_is_a_fault_of_the_result():
+    """What a sequence starts from reaches outputs of later segments too."""
+    import torch
+    from forward_cases import forward_case
+
+    from gdngen.interpret import interpret
+
+    (found,) = driver.load(SPEC, {"io": "float16", "layout": "bhtd"}).variants
+    tensors, sizes, want = forward_case(1, 1, 1, 256, 128, 64, 2, 0.001, -1e9, states=True)
+    got = interpret(found.kernel, {**tensors, "first": 0 * tensors["first"]}, sizes)["o"]
+    off = (got - want["o"]).norm(dim=-1)
+    assert float(off.min()) > 0 and torch.isfinite(off).all()
 
 
 def test_a_missing_wait_shows_in_some_interleaving(kernel):
@@ -286,7 +328,8 @@ def test_a_missing_wait_shows_in_some_interleaving(kernel):
     from gdngen.interpret import one_thread
 
     parted = handover.of(kernel)
-    tensors, sizes, want = forward_case(1, 1, 1, 330, 128, 64, 1, 0.1, -40.0)
+    tensors, sizes, right = forward_case(1, 1, 1, 330, 128, 64, 1, 0.1, -40.0)
+    want, final = right["o"], right["final"]
     role, body = parted.programs[0]
     shorter, _, gone = without(body, 9)  # the wait at the end of a round
     assert "Settle" in type(gone).__name__
@@ -295,7 +338,7 @@ def test_a_missing_wait_shows_in_some_interleaving(kernel):
     for seed in range(4):
         out = torch.full_like(want, torch.nan)
         values = {**dict(kernel.values), **sizes, "h": 0, "b": 0, "s": 0}
-        run = interleave.Interleaving(wrong, {**tensors, "o": out}, values, seed)
+        run = interleave.Interleaving(wrong, {**tensors, "o": out, "final": final}, values, seed)
         with one_thread():
             run.go()
         seen = seen or not torch.allclose(out, want, rtol=1e-9, atol=1e-9)

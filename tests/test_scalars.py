@@ -98,6 +98,19 @@ def test_it_runs(tmp_path, io, given):
     assert verdict.ok, verdict.problems()
 
 
+@pytest.mark.parametrize("io", ["float32", "float16"])
+def test_loads_that_end_early_are_unchecked_where_all_their_rows_are_there(io, tmp_path):
+    path, _ = module(parts(io), tmp_path)
+    text = " ".join(path.read_text().split())
+    value = "x[start + c * C + i, j]"
+    cast = f"T.cast({value}, acc)" if io != "float32" else value
+    assert (
+        "if start + c * C >= 0 and start + c * C + C <= end and start + c * C + C <= T_: "
+        f"for i, j in T.Parallel(C, D): x_s[i, j] = {cast} else:" in text
+    ), text
+    assert text.count("start + c * C + i < end, ") == 1
+
+
 WRONG = {
     "unknown name": ("half: »cc // 2", "unknown name 'cc'"),
     "unknown tensor": ("half: »xx[0, 0, 0]", "unknown name 'xx'"),

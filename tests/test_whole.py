@@ -198,6 +198,7 @@ def script_here(on_the_cpu, with_fla, monkeypatch, tmp_path):
         "decode": (STEP,),
         "steps": (STEP,),
         "tune": (STEP,),
+        "beside": (STEP,),
     }
     monkeypatch.setattr(made, "CASES", small)
 
@@ -226,14 +227,15 @@ def script_here(on_the_cpu, with_fla, monkeypatch, tmp_path):
 
 
 def test_the_script(script_here, capsys):
-    code, out = script_here.run("--parts", "errors,forward,decode,steps,tune")
+    code, out = script_here.run("--parts", "errors,forward,decode,steps,tune,beside")
     said = capsys.readouterr().out
     assert code == 0 and "all is well" in said, said
-    for part in ("errors", "forward", "decode", "steps", "tune"):
+    for part in ("errors", "forward", "decode", "steps", "tune", "beside"):
         assert f"== {part}" in said and timings.loads((out / f"{part}.json").read_text()).rows
     both = timings.loads((out / "whole.json").read_text())
     assert {r.variant for r in both.rows} == {SMALL.variant, STEP.variant}
-    assert not any(r.rounds for r in timings.loads((out / "errors.json").read_text()).rows)
+    off = timings.loads((out / "errors.json").read_text()).rows
+    assert [r.who for r in off] == ["gdngen", "gdngen", "fla"] and not any(r.rounds for r in off)
     built = [json.loads(line) for line in (out / "build.jsonl").read_text().splitlines()]
     assert any("decode" in b["built"]["path"] and "bv16" in b["built"]["path"] for b in built)
 

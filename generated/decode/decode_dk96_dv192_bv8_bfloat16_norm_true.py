@@ -57,7 +57,7 @@ def decode():
             q_s = T.alloc_shared([DK], acc)
             k_s = T.alloc_shared([DK], acc)
             n_s = T.alloc_shared([max(1, BV)], acc)
-            m_s = n_s  # n_s is dead after tokens
+            m_s = n_s  # beside n_s
             v_s = n_s  # m_s is dead after tokens
             d_s = n_s  # v_s is dead after tokens
             xq = T.alloc_fragment([DK], acc)

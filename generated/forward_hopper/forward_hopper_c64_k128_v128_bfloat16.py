@@ -6,7 +6,7 @@ The state is kept transposed, h^T, in registers, and so is what a step makes of 
 Copies of h^T and v'^T go through shared memory to `output`, which makes
     o = scale (2^G q h + tril(q k^T Gamma) v').
 A sequence is cut into P segments of SEG chunks. Each starts from h = 0 so many chunks early, its
-warm-up, that what lies before has decayed below e^cutoff, or at the first chunk of all.
+warm-up, that what lies before has decayed below e^cutoff, or at the first chunk of all, from `first`.
 
 Tensors
     q      in   [B, H, T, DK]        bfloat16
@@ -16,7 +16,9 @@ Tensors
     gx     in   [B, HV, NC, 3 * BC]  float32
     gl     in   [B, HV, P, SEG]      float32   log gate of each chunk
     scale  in   [2]                  float32   of outputs; and the cutoff
+    first  in   [S, HV, DK, DV]      float32   states before the first row
     o      out  [B, HV, T, DV]       bfloat16
+    final  out  [F, HV, DK, DV]      float32   states behind the last row
 
 Shared storage, policy separate: 224,336 bytes on sm_90
       49,152  bfloat16[3, 64, 128]    q_s  load .. output
@@ -45,7 +47,9 @@ io, acc = "bfloat16", "float32"
     }
 )
 def forward_hopper():
+    S = T.dynamic("S")
     B = T.dynamic("B")
+    F = T.dynamic("F")
     H = T.dynamic("H")
     HV = T.dynamic("HV")
     T_ = T.dynamic("T")
@@ -56,8 +60,14 @@ def forward_hopper():
     @T.macro
     def state(
         w,
+        h,
+        b,
+        c0,
+        count,
         nw,
         n,
+        first,
+        final,
         k_s,
         v_s,
         a_s,
@@ -78,6 +88,9 @@ def forward_hopper():
         v_f = T.alloc_fragment([DV // 2, BC], acc)
         v_b = T.alloc_fragment([DV // 2, BC], io)
         T.clear(h_f)
+        if nw == c0:
+            for r, d in T.Parallel(DV // 2, DK):
+                h_f[r, d] = first[b, h, d, w * (DV // 2) + r]
         for i in T.serial(n):
             T.copy(h_f, h_b)
             T.barrier_wait(load_full[i % 3], i // 3 % 2)
@@ -112,6 +125,9 @@ def forward_hopper():
                 T.barrier_arrive(v_t_full[0])
             T.wait_wgmma(0)
             T.barrier_arrive(load_free[i % 3])
+        if c0 + count == NC:
+            for r, d in T.Parallel(DV // 2, DK):
+                final[b, h, d, w * (DV // 2) + r] = h_f[r, d]
 
     @T.prim_func
     def forward_hopper(
@@ -122,7 +138,9 @@ def forward_hopper():
         gx: T.Tensor([B, HV, NC, 3 * BC], acc),
         gl: T.Tensor([B, HV, P, SEG], acc),
         scale: T.Tensor([2], acc),
+        first: T.Tensor([S, HV, DK, DV], acc),
         o: T.Tensor([B, HV, T_, DV], io),
+        final: T.Tensor([F, HV, DK, DV], acc),
     ):
         with T.Kernel(HV, B, P, threads=512) as (h, b, s):
             hk = h // (HV // H)
@@ -155,8 +173,14 @@ def forward_hopper():
                 T.set_max_nreg(160, 1)
                 state(
                     0,
+                    h,
+                    b,
+                    c0,
+                    count,
                     nw,
                     n,
+                    first,
+                    final,
                     k_s,
                     v_s,
                     a_s,
@@ -174,8 +198,14 @@ def forward_hopper():
                 T.set_max_nreg(160, 1)
                 state(
                     1,
+                    h,
+                    b,
+                    c0,
+                    count,
                     nw,
                     n,
+                    first,
+                    final,
                     k_s,
                     v_s,
                     a_s,

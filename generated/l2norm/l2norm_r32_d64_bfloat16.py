@@ -31,7 +31,7 @@ def l2norm():
         y: T.Tensor([B, T_, H, D], io),
     ):
         with T.Kernel(T.ceildiv(T_, BR), H, B, threads=128) as (c, h, b):
-            x_s = T.alloc_shared([BR, D], io)
+            x_s = T.alloc_shared([BR, 64], io)
             y_s = x_s  # x_s is dead after load
             row = T.alloc_fragment([BR, 64], acc)
             sq = T.alloc_fragment([BR, 64], acc)
@@ -39,9 +39,9 @@ def l2norm():
 
             # load
             if (c + 1) * BR <= T_:
-                T.copy(x[b, c * BR : (c + 1) * BR, h, :], x_s)
+                T.copy(x[b, c * BR : (c + 1) * BR, h, :], x_s[:, :])
             else:  # loads outside read 0
-                T.copy(x[b, c * BR : (c + 1) * BR, h, :], x_s)
+                T.copy(x[b, c * BR : (c + 1) * BR, h, :], x_s[:, :])
             T.copy(x_s, row)
 
             # measure
@@ -55,6 +55,6 @@ def l2norm():
 
             # store
             T.copy(row, y_s)
-            T.copy(y_s, y[b, c * BR : (c + 1) * BR, h, :])
+            T.copy(y_s[:, :], y[b, c * BR : (c + 1) * BR, h, :])
 
     return l2norm

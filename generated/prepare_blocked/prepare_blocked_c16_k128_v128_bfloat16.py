@@ -28,18 +28,20 @@ Tensors
     w     out  [B, H * G, T, DK]  bfloat16
     u     out  [B, H * G, T, DV]  bfloat16
 
-Shared storage, policy lean: 9,856 bytes on sm_80
+Shared storage, policy lean: 9,920 bytes on sm_80
        4,096  bfloat16[16, 128]  k_s     load .. apply_k
                                  w_out   apply_k
        4,096  bfloat16[16, 128]  v_s     load .. apply_v
                                  u_out   apply_v
-          64  float32[16]        g_s     load .. apply_k
+          64  float32[16]        g_s     load .. system
           64  float32[16]        beta_s  load .. apply_v
+          64  float32[16]        e_s     gates .. apply_k
        1,024  float32[16, 16]    M       system .. invert
          512  float16[16, 16]    D       invert
-                                 X       invert .. apply_v
+                                 x       invert .. apply_v
+         512  bfloat16[16, 16]   A_s     store_A
 
-The compiler's own merging is off: these slots are all that the kernel asks for.
+The compiler's own merging stays on: it asks for less than these slots would.
 """
 
 import tilelang
@@ -49,7 +51,7 @@ BC, DK, DV = 16, 128, 128
 io, tile, acc = "bfloat16", "float16", "float32"
 
 
-@tilelang.jit(pass_configs={tilelang.PassConfigKey.TL_DISABLE_SHARED_MEMORY_REUSE: True})
+@tilelang.jit(pass_configs={tilelang.PassConfigKey.TL_ENABLE_FAST_MATH: True})
 def prepare_blocked():
     B = T.dynamic("B")
     H = T.dynamic("H")
@@ -70,11 +72,13 @@ def prepare_blocked():
             v_s = T.alloc_shared([BC, DV], io)
             g_s = T.alloc_shared([BC], acc)
             beta_s = T.alloc_shared([BC], acc)
+            e_s = T.alloc_shared([BC], acc)
             M = T.alloc_shared([BC, 16], acc)
             D = T.alloc_shared([BC, BC], tile)
+            A_s = T.alloc_shared([BC, BC], io)
             w_out = k_s  # k_s is dead after apply_k
             u_out = v_s  # v_s is dead after apply_v
-            X = D  # D is dead after invert
+            x = D  # D is dead after invert
             a = T.alloc_fragment([BC, BC], acc)
             s = T.alloc_fragment([BC, BC], io)
             w_f = T.alloc_fragment([BC, DK], acc)
@@ -97,17 +101,17 @@ def prepare_blocked():
             # gates
             for i in T.Parallel(BC):
                 g_s[i] = g_s[i] * 1.4426950408889634
+            for i in T.Parallel(BC):
+                g_s[i] = T.Select(c * BC + i < T_, g_s[i], T.cast(-1e30, "float32"))
+            for i in T.Parallel(BC):
+                e_s[i] = beta_s[i] * T.exp2(g_s[i])
 
             # kkt
             T.gemm(k_s, k_s, a, transpose_B=True, clear_accum=True)
 
             # system
             for i, j in T.Parallel(BC, BC):
-                a[i, j] = T.Select(
-                    i > j and c * BC + i < T_,
-                    a[i, j] * beta_s[i] * T.exp2(g_s[i] - g_s[j]),
-                    T.cast(0, "float32"),
-                )
+                a[i, j] = a[i, j] * (beta_s[i] * T.exp2(g_s[i] - g_s[j]))
             for i, j in T.Parallel(BC, BC):
                 if i // 16 == j // 16:
                     M[i, j % 16] = a[i, j]
@@ -125,21 +129,22 @@ def prepare_blocked():
                 for row in T.unroll(16):
                     D[col // 16 * 16 + row, col] = column[row]
             T.copy(D, a)
-            T.copy(a, X)
+            T.copy(a, x)
 
             # store A
-            T.copy(X, A[b, h, c * BC : c * BC + BC, :])
+            T.copy(a, A_s)
+            T.copy(A_s, A[b, h, c * BC : c * BC + BC, :])
 
             # apply k
             for i, j in T.Parallel(BC, BC):
-                s[i, j] = T.cast(X[i, j] * (beta_s[j] * T.exp2(g_s[j])), io)
+                s[i, j] = T.cast(x[i, j] * e_s[j], io)
             T.gemm(s, k_s, w_f, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
             T.copy(w_f, w_out)
             T.copy(w_out, w[b, h, c * BC : c * BC + BC, :])
 
             # apply v
             for i, j in T.Parallel(BC, BC):
-                s[i, j] = T.cast(X[i, j] * beta_s[j], io)
+                s[i, j] = T.cast(x[i, j] * beta_s[j], io)
             T.gemm(s, v_s, u_f, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
             T.copy(u_f, u_out)
             T.copy(u_out, u[b, h, c * BC : c * BC + BC, :])

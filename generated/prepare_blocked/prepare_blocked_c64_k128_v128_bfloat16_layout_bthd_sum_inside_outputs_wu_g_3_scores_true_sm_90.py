@@ -30,18 +30,19 @@ Tensors
     at    out  [B, T, H * G, BC]               bfloat16
     gc    out  [B, H * G, ceildiv(T, BC), BC]  float32   log gate to base 2, summed along each chunk; behind a sequence's last row its last sum
 
-Shared storage, policy lean: 55,296 bytes on sm_90
+Shared storage, policy lean: 55,320 bytes on sm_90
       16,384  bfloat16[64, 128]  q_s     load .. score
                                  at_s    score
                                  v_s     score .. apply_v
                                  u_out   apply_v
       16,384  bfloat16[64, 128]  k_s     load .. apply_k
                                  w_out   apply_k
-         256  float32[64]        g_s     load .. apply_k
+         256  float32[64]        g_s     load .. system
          256  float32[64]        beta_s  load .. apply_v
+         256  float32[64]        e_s     gates .. apply_k
        4,096  float32[64, 16]    M       system .. invert
        8,192  float16[64, 64]    L       invert
-                                 X       invert .. apply_v
+                                 X       invert
        8,192  float16[64, 64]    D       invert
                                  Q       invert
 
@@ -55,7 +56,12 @@ BC, DK, DV = 64, 128, 128
 io, tile, acc = "bfloat16", "float16", "float32"
 
 
-@tilelang.jit(pass_configs={tilelang.PassConfigKey.TL_DISABLE_SHARED_MEMORY_REUSE: True})
+@tilelang.jit(
+    pass_configs={
+        tilelang.PassConfigKey.TL_DISABLE_SHARED_MEMORY_REUSE: True,
+        tilelang.PassConfigKey.TL_ENABLE_FAST_MATH: True,
+    }
+)
 def prepare_blocked():
     B = T.dynamic("B")
     H = T.dynamic("H")
@@ -73,12 +79,13 @@ def prepare_blocked():
         at: T.Tensor([B, T_, H * 3, BC], io),
         gc: T.Tensor([B, H * 3, T.ceildiv(T_, BC), BC], acc),
     ):
-        with T.Kernel(T.ceildiv(T_, BC), H * 3, B, threads=128) as (c, h, b):
+        with T.Kernel(H * 3, T.ceildiv(T_, BC), B, threads=128) as (h, c, b):
             T.annotate_min_blocks_per_sm(4)
             q_s = T.alloc_shared([BC, max(DK, BC, DV)], io)
             k_s = T.alloc_shared([BC, DK], io)
             g_s = T.alloc_shared([BC], acc)
             beta_s = T.alloc_shared([BC], acc)
+            e_s = T.alloc_shared([BC], acc)
             M = T.alloc_shared([BC, 16], acc)
             L = T.alloc_shared([BC, BC], tile)
             D = T.alloc_shared([BC, BC], tile)
@@ -91,22 +98,26 @@ def prepare_blocked():
             a = T.alloc_fragment([BC, BC], acc)
             p = T.alloc_fragment([BC, BC], acc)
             r = T.alloc_fragment([BC, BC], tile)
+            x = T.alloc_fragment([BC, BC], tile)
             f = T.alloc_fragment([BC, BC], tile)
             s = T.alloc_fragment([BC, BC], io)
             w_f = T.alloc_fragment([BC, DK], acc)
             u_f = T.alloc_fragment([BC, DV], acc)
             column = T.alloc_local([16], "float32")
             entries = T.alloc_local([16], "float32")
+            k_s_full = T.alloc_barrier(arrive_count=[128])
+            q_s_full = T.alloc_barrier(arrive_count=[128])
+            v_s_full = T.alloc_barrier(arrive_count=[128])
 
             # load
+            T.tma_copy(k[b, c * BC : c * BC + BC, h // 3, :], k_s, barrier=k_s_full)
+            T.barrier_arrive(k_s_full)
+            T.tma_copy(q[b, c * BC : c * BC + BC, h // 3, :], q_s, barrier=q_s_full)
+            T.barrier_arrive(q_s_full)
             if c * BC + BC <= T_:
-                T.copy(k[b, c * BC : c * BC + BC, h // 3, :], k_s)
-                T.copy(q[b, c * BC : c * BC + BC, h // 3, :], q_s)
                 T.copy(beta[b, c * BC : c * BC + BC, h], beta_s)
                 T.copy(g[b, c * BC : c * BC + BC, h], g_s)
             else:  # loads outside read 0
-                T.copy(k[b, c * BC : c * BC + BC, h // 3, :], k_s)
-                T.copy(q[b, c * BC : c * BC + BC, h // 3, :], q_s)
                 T.copy(beta[b, c * BC : c * BC + BC, h], beta_s)
                 T.copy(g[b, c * BC : c * BC + BC, h], g_s)
 
@@ -115,29 +126,34 @@ def prepare_blocked():
             for i in T.Parallel(BC):
                 g_s[i] = g_s[i] * 1.4426950408889634
             T.copy(g_s, gc[b, h, c, :])
+            for i in T.Parallel(BC):
+                g_s[i] = T.Select(c * BC + i < T_, g_s[i], T.cast(-1e30, "float32"))
+            for i in T.Parallel(BC):
+                e_s[i] = beta_s[i] * T.exp2(g_s[i])
 
             # score
+            T.barrier_wait(k_s_full, 0)
+            T.barrier_wait(q_s_full, 0)
             T.gemm(q_s, k_s, a, transpose_B=True, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
             for i, j in T.Parallel(BC, BC):
                 at_s[i, j] = T.cast(
                     T.Select(i >= j, a[i, j] * T.exp2(g_s[i] - g_s[j]), T.cast(0, "float32")), io
                 )
-            T.copy(at_s[:, :BC], at[b, c * BC : c * BC + BC, h, :])
-            if c * BC + BC <= T_:
-                T.copy(v[b, c * BC : c * BC + BC, h, :], v_s)
-            else:  # loads outside read 0
-                T.copy(v[b, c * BC : c * BC + BC, h, :], v_s)
+            T.fence_proxy_async()
+            T.sync_threads()
+            T.tma_copy(at_s[:, :BC], at[b, c * BC : c * BC + BC, h, :])
+            T.fence_proxy_async()
+            T.tma_store_wait(0)
+            T.sync_threads()
+            T.tma_copy(v[b, c * BC : c * BC + BC, h, :], v_s, barrier=v_s_full)
+            T.barrier_arrive(v_s_full)
 
             # kkt
             T.gemm(k_s, k_s, a, transpose_B=True, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
 
             # system
             for i, j in T.Parallel(BC, BC):
-                a[i, j] = T.Select(
-                    i > j and c * BC + i < T_,
-                    a[i, j] * beta_s[i] * T.exp2(g_s[i] - g_s[j]),
-                    T.cast(0, "float32"),
-                )
+                a[i, j] = a[i, j] * (beta_s[i] * T.exp2(g_s[i] - g_s[j]))
             for i, j in T.Parallel(BC, BC):
                 if i // 16 == j // 16:
                     M[i, j % 16] = a[i, j]
@@ -162,26 +178,31 @@ def prepare_blocked():
                 f[i, j] = T.cast(T.Select(i == j, 1, 0) - p[i, j], tile)
             T.gemm(f, D, a, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
             T.copy(a, X)
-            T.copy(p, Q)
             T.copy(p, r)
+            T.copy(r, Q)
             T.gemm(r, Q, p, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
-            for i, j in T.Parallel(BC, BC):
-                f[i, j] = T.cast(T.Select(i == j, 1, 0) + p[i, j], tile)
-            T.gemm(f, X, a, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
-            T.copy(a, X)
+            T.copy(p, f)
+            T.gemm(f, X, a, policy=T.GemmWarpPolicy.FullRow)
+            T.copy(a, x)
 
             # apply k
             for i, j in T.Parallel(BC, BC):
-                s[i, j] = T.cast(X[i, j] * (beta_s[j] * T.exp2(g_s[j])), io)
+                s[i, j] = T.cast(x[i, j] * e_s[j], io)
             T.gemm(s, k_s, w_f, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
             T.copy(w_f, w_out)
-            T.copy(w_out, w[b, c * BC : c * BC + BC, h, :])
+            T.fence_proxy_async()
+            T.sync_threads()
+            T.tma_copy(w_out, w[b, c * BC : c * BC + BC, h, :])
 
             # apply v
             for i, j in T.Parallel(BC, BC):
-                s[i, j] = T.cast(X[i, j] * beta_s[j], io)
+                s[i, j] = T.cast(x[i, j] * beta_s[j], io)
+            T.barrier_wait(v_s_full, 0)
             T.gemm(s, v_s, u_f, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
             T.copy(u_f, u_out)
-            T.copy(u_out, u[b, c * BC : c * BC + BC, h, :])
+            T.fence_proxy_async()
+            T.sync_threads()
+            T.tma_copy(u_out, u[b, c * BC : c * BC + BC, h, :])
+            T.tma_store_wait(0)
 
     return prepare_blocked
