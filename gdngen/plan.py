@@ -20,7 +20,7 @@ from gdngen.errors import Report
 from gdngen.model import Buffer, Kernel, Raw
 from gdngen.registers import registers
 from gdngen.rewrite import Change
-from gdngen.slots import classes_of
+from gdngen.slots import laid_out
 from gdngen.storage import Slot
 from gdngen.syntax import POLICIES  # noqa: F401  (part of this interface)
 
@@ -225,7 +225,7 @@ def _assigned(
 ) -> tuple[Slot, ...]:
     """Least bytes over all assignments of buffers to slots of like buffers (greedy past the limit)."""
     buffers = sorted(kernel.shared(), key=lambda b: found.span(b.name))
-    kinds = {name: kind for name, (kind, _) in classes_of(kernel).items()}
+    rows, operands = laid_out(kernel)
     best: list[tuple[int, tuple[Slot, ...]]] = [(1 << 62, ())]
     budget = [SEARCH_LIMIT]
 
@@ -241,7 +241,9 @@ def _assigned(
         for i in sorted(range(len(slots)), key=lambda i: _preference(slots[i], b, found)):
             slot = slots[i]
             if (
-                kinds[slot.name] == kinds[b.name]
+                slot.dtype == b.dtype
+                and not (b.name in rows and operands & {*slot.tenants})
+                and not (b.name in operands and rows & {*slot.tenants})
                 and alike(slot, b)
                 and not any(found.interfere(t, b.name) for t in slot.tenants)
             ):

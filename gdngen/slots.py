@@ -23,6 +23,7 @@ from gdngen.model import (
     Branch,
     Buffer,
     Cumsum,
+    Gemm,
     Kernel,
     Leaf,
     Loop,
@@ -44,18 +45,30 @@ VIEW_ALIGN = (
 
 def classes_of(kernel: Kernel, views: Names = frozenset()) -> dict[str, Class]:
     """Per shared tile, what tiles must agree in to share columns of one allocation: dtype and height, or
-    height alone for those in `views`. A running sum wants its tile laid out in rows, and so none of the
-    layout that a gemm gives its operand."""
-    rows = {
-        a.name for x in kernel.leaves() if isinstance(x, Cumsum) for a in x.reads() + x.writes()
+    height alone for those in `views`. Where some are operands of gemms, those that must lie in rows are
+    of a class of their own."""
+    rows, operands = laid_out(kernel)
+    found = {b.name: ("" if b.name in views else b.dtype, b.shape[:-1]) for b in kernel.shared()}
+    beside = {found[name] for name in operands}
+    return {
+        name: (
+            (f"{kind} in rows", height)
+            if name in rows and (kind, height) in beside
+            else (kind, height)
+        )
+        for name, (kind, height) in found.items()
     }
 
-    def kind(b: Buffer) -> str:
-        if b.name in rows and len(b.shape) > 1:
-            return f"{b.dtype} in rows"
-        return "" if b.name in views else b.dtype
 
-    return {b.name: (kind(b), b.shape[:-1]) for b in kernel.shared()}
+def laid_out(kernel: Kernel) -> tuple[Names, Names]:
+    """Shared tiles that must lie in rows, since a running sum runs over them, and operands of gemms, which
+    are given a layout of their own: TileLang refuses one storage for both."""
+    tiles = {b.name for b in kernel.shared()}
+    sums = {
+        a.name for x in kernel.leaves() if isinstance(x, Cumsum) for a in x.reads() + x.writes()
+    }
+    gemms = {r.name for x in kernel.leaves() if isinstance(x, Gemm) for r in (x.a, x.b)}
+    return frozenset(sums & tiles), frozenset(gemms & tiles)
 
 
 def viewable(kernel: Kernel, target: str) -> Names:
@@ -69,9 +82,7 @@ def viewable(kernel: Kernel, target: str) -> Names:
     if compiler.has_tma(target) or any(map(_pipelined, kernel.statements())):
         return frozenset()
     apart = {name for s in kernel.statements() for name in _in_arms(s)}
-    apart |= {
-        a.name for x in kernel.leaves() if isinstance(x, Cumsum) for a in x.reads() + x.writes()
-    }
+    apart |= laid_out(kernel)[0]
     return frozenset(b.name for b in kernel.shared() if _could_view(b) and b.name not in apart)
 
 
