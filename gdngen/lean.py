@@ -28,7 +28,7 @@ class Proof:
     live    least live bytes over all legal orders of the program that needs the least
     bound   least bytes by classes of storage that don't mix, over all orders of all programs that were
             tried: no assignment of slots is below it
-    bytes   what the slots take
+    bytes   what the slots take, or what the compiler merges them to if that is less
     states  ideals of statements that the searches went through; `exhausted` if they saw all
     """
 
@@ -40,7 +40,7 @@ class Proof:
 
     @property
     def optimal(self) -> bool:
-        return self.bytes == self.bound
+        return self.bytes <= self.bound
 
 
 @dataclass(frozen=True)
@@ -165,15 +165,22 @@ def _ceiling(least: int, goal: int, wish: Wish, threads: int) -> int:
 
 
 def _made(c: Candidate, best: Best, wish: Wish) -> Lean:
-    """The candidate in an order, with its slots."""
+    """The candidate in an order, with its slots: packed, or every tile its own if the compiler's merging
+    then asks for less."""
     moved = set(orders.moves(best.order))
     program = rewrite.reordered(c.kernel, best.order, moved) if moved else c.kernel
     found = analyse(program)
-    slots = packing.pack(program, found, views=c.views)
     said = c.changes + tuple(_moved(c.kernel, program, u) for u in best.order if u in moved)
-    said += tuple(_in_place(program, slots, found))
-    proof = Proof(0, c.least.bytes, sum(s.bytes for s in slots), c.least.states, c.least.proven)
-    return _costed(Lean(program, found, slots, 0, (), proof, said), wish.target)
+
+    def with_slots(slots: tuple[Slot, ...]) -> Lean:
+        changes = said + tuple(_in_place(program, slots, found))
+        proof = Proof(0, c.least.bytes, sum(s.bytes for s in slots), c.least.states, c.least.proven)
+        made = _costed(Lean(program, found, slots, 0, (), proof, changes), wish.target)
+        return replace(made, proof=replace(proof, bytes=min(proof.bytes, made.asked)))
+
+    packed = with_slots(packing.pack(program, found, views=c.views))
+    apart = with_slots(packing.apart(program))
+    return apart if apart.cost[:2] < packed.cost[:2] else packed
 
 
 def _costed(made: Lean, target: str) -> Lean:

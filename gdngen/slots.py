@@ -160,6 +160,11 @@ def pack(
     return min(plain, seen, key=lambda slots: sum(s.bytes for s in slots))
 
 
+def apart(kernel: Kernel) -> tuple[Slot, ...]:
+    """Every shared buffer in a slot of its own."""
+    return tuple(Slot(b.shape, b.dtype, (b.name,)) for b in kernel.shared())
+
+
 def _packed(
     kernel: Kernel, found: Analysis, apart: frozenset[tuple[str, str]], views: Names
 ) -> tuple[Slot, ...]:
