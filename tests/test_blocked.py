@@ -163,7 +163,8 @@ def test_layouts_hold_the_same_numbers():
 # -- storage ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("io, most", [("float16", 38_000), ("bfloat16", 38_000)])
+# A of bfloat16 leaves through a tile of its own, 64 x 64: the dead ones are float16.
+@pytest.mark.parametrize("io, most", [("float16", 38_000), ("bfloat16", 38_000 + 8_192)])
 def test_stores_leave_through_dead_tiles(io, most, tmp_path):
     variant = kernel(**SMALL | {"io": io})
     for _, plans in modules(variant, tmp_path):
@@ -172,7 +173,7 @@ def test_stores_leave_through_dead_tiles(io, most, tmp_path):
             assert staged == ["w_out", "u_out"] and plan.asked <= most and plan.resident == 4
 
 
-@pytest.mark.parametrize("io, least", [("float32", 49_664), ("bfloat16", 29_184)])
+@pytest.mark.parametrize("io, least", [("float32", 49_664), ("bfloat16", 29_184 + 8_192)])
 def test_the_bound_counts_every_value_of_a_tile_on_its_own(io, least, tmp_path):
     """Tiles are written several times, also in the loop over powers of Q; between, they are dead."""
     for _, plans in modules(kernel(**SMALL | {"io": io}), tmp_path):
