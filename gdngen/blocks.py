@@ -9,11 +9,11 @@ from gdngen.model import Branch, Kernel, Leaf, Statement, leaves, touched
 from gdngen.order import Block
 
 
-def block_of(kernel: Kernel, mixed: bool = False, views: bool = False) -> Block:
+def block_of(kernel: Kernel, mixed: bool = False, views: frozenset[str] = frozenset()) -> Block:
     """The kernel's statements as a block to be ordered; what pipelined loops load is left out.
 
     Every value of a buffer counts on its own. `mixed` puts all storage into one class, so that the
-    least peak is the least live bytes; `views` what may see one another's bytes.
+    least peak is the least live bytes; `views` are tiles that may lie on such of another dtype.
     """
     body = kernel.statements()
     found = analyse(kernel)
@@ -21,7 +21,8 @@ def block_of(kernel: Kernel, mixed: bool = False, views: bool = False) -> Block:
     writes = [rewrite.written(s) for s in body]
     shared = [b for b in kernel.shared() if b.name not in found.private]
     fragments = [b for b in kernel.buffers if b.scope == "fragment"]
-    classes = [packing.class_of(b, views) for b in shared]
+    kind_of = packing.classes_of(kernel, views)
+    classes = [kind_of[b.name] for b in shared]
     kinds = {b.name: 0 if mixed else classes.index(c) for b, c in zip(shared, classes)}
     values = [(b, users) for b in shared + fragments for users in _values(b.name, body, found)]
     values = [(b, users) for b, users in values if not _inside_one(users, body)]

@@ -19,6 +19,7 @@ from gdngen.driver import Checked
 from gdngen.errors import Report
 from gdngen.judge import Verdict, judge
 from gdngen.plan import Planned, Wish
+from gdngen.slots import laid_out
 
 TARGET = "sm_80"
 FREEST = Wish("lean", "bytes", allow_reload=True, allow_views=True)  # everything that lean may do
@@ -93,13 +94,18 @@ def _wasteful(v: Checked, made: Planned) -> Iterator[Disagreement]:
 
 def _fewest(names: list[str], v: Checked) -> int:
     """The fewest groups of tiles that can share, over all partitions."""
+    rows, operands = laid_out(v.kernel)
+
+    def apart(a: str, b: str) -> bool:
+        one, other = (a in rows and b in operands), (b in rows and a in operands)
+        return v.found.interfere(a, b) or one or other
 
     def partitions(at: int, groups: list[list[str]]) -> Iterator[int]:
         if at == len(names):
             yield len(groups)
             return
         for group in groups:
-            if not any(v.found.interfere(names[at], other) for other in group):
+            if not any(apart(names[at], other) for other in group):
                 group.append(names[at])
                 yield from partitions(at + 1, groups)
                 group.pop()

@@ -28,7 +28,7 @@ class Proof:
     live    least live bytes over all legal orders of the program that needs the least
     bound   least bytes by classes of storage that don't mix, over all orders of all programs that were
             tried: no assignment of slots is below it
-    bytes   what the slots take
+    bytes   what the slots take, or what the compiler merges them to if that is less
     states  ideals of statements that the searches went through; `exhausted` if they saw all
     """
 
@@ -40,7 +40,7 @@ class Proof:
 
     @property
     def optimal(self) -> bool:
-        return self.bytes == self.bound
+        return self.bytes <= self.bound
 
 
 @dataclass(frozen=True)
@@ -91,26 +91,29 @@ class Candidate:
 
     kernel: Kernel
     changes: tuple[Change, ...]
-    views: bool
+    views: frozenset[str]
     block: Block
     least: Best
 
 
 def plan(kernel: Kernel, wish: Wish) -> Lean:
     """The best program for the wish; its kernel is the author's with `changes` applied."""
-    can = wish.allow_views and packing.can_view(kernel, wish.target)
     candidates: list[Candidate] = []
     for program, changes in programs.programs(kernel, wish.allow_reload):
-        for views in (False, True)[: 1 + can]:
+        for views in dict.fromkeys([frozenset(), _views(program, wish)]):
             block = blocks.block_of(program, views=views)
             if least := orders.least(block, LATER if candidates else orders.LIMIT):
                 candidates.append(Candidate(program, changes, views, block, least))
-    candidates.sort(key=lambda c: (c.least.bytes, len(c.changes), c.views))
-    kinds = [[c for c in candidates if c.views == views] for views in (False, True)]
+    candidates.sort(key=lambda c: (c.least.bytes, len(c.changes), bool(c.views)))
+    kinds = [[c for c in candidates if bool(c.views) == views] for views in (False, True)]
     chosen = min((_tightest(those, wish) for those in kinds if those), key=lambda made: made.cost)
     if wish.objective == "blocks" and chosen.asked <= wish.device.limit:
         chosen = _easiest(candidates, chosen, wish)
-    return _stage_out(_proven(chosen, candidates), replace(wish, allow_views=can))
+    return _stage_out(_proven(chosen, candidates), wish)
+
+
+def _views(program: Kernel, wish: Wish) -> frozenset[str]:
+    return packing.viewable(program, wish.target) if wish.allow_views else frozenset()
 
 
 def _tightest(candidates: list[Candidate], wish: Wish) -> Lean:
@@ -162,15 +165,22 @@ def _ceiling(least: int, goal: int, wish: Wish, threads: int) -> int:
 
 
 def _made(c: Candidate, best: Best, wish: Wish) -> Lean:
-    """The candidate in an order, with its slots."""
+    """The candidate in an order, with its slots: packed, or every tile its own if the compiler's merging
+    then asks for less."""
     moved = set(orders.moves(best.order))
     program = rewrite.reordered(c.kernel, best.order, moved) if moved else c.kernel
     found = analyse(program)
-    slots = packing.pack(program, found, views=c.views)
     said = c.changes + tuple(_moved(c.kernel, program, u) for u in best.order if u in moved)
-    said += tuple(_in_place(program, slots, found))
-    proof = Proof(0, c.least.bytes, sum(s.bytes for s in slots), c.least.states, c.least.proven)
-    return _costed(Lean(program, found, slots, 0, (), proof, said), wish.target)
+
+    def with_slots(slots: tuple[Slot, ...]) -> Lean:
+        changes = said + tuple(_in_place(program, slots, found))
+        proof = Proof(0, c.least.bytes, sum(s.bytes for s in slots), c.least.states, c.least.proven)
+        made = _costed(Lean(program, found, slots, 0, (), proof, changes), wish.target)
+        return replace(made, proof=replace(proof, bytes=min(proof.bytes, made.asked)))
+
+    packed = with_slots(packing.pack(program, found, views=c.views))
+    apart = with_slots(packing.apart(program))
+    return apart if apart.cost[:2] < packed.cost[:2] else packed
 
 
 def _costed(made: Lean, target: str) -> Lean:
@@ -260,7 +270,7 @@ def _stage_out(made: Lean, wish: Wish) -> Lean:
             continue
         sooner = rewrite.hoisted(made.kernel, store)  # before a late load takes the tile over
         for program in (made.kernel, sooner):
-            tried = _through_idle(made, program, store, wish.allow_views)
+            tried = _through_idle(made, program, store, wish)
             if tried and _worthwhile(made, tried := _costed(tried, wish.target), wish):
                 more = tried.asked - made.asked
                 said = replace(tried.changes[-1], costs=max(0, more))
@@ -278,13 +288,13 @@ def _worthwhile(made: Lean, staged: Lean, wish: Wish) -> bool:
     return staged.asked <= made.asked or eased
 
 
-def _through_idle(made: Lean, kernel: Kernel, store: Copy, views: bool) -> Lean | None:
+def _through_idle(made: Lean, kernel: Kernel, store: Copy, wish: Wish) -> Lean | None:
     tile = rewrite.fresh(kernel, f"{store.dst.name}_out")
     program = rewrite.staged(kernel, store, tile)
     found = analyse(program)
-    buffer = program.buffer(tile)
+    buffer, views = program.buffer(tile), _views(program, wish)
     for slot in sorted(made.slots, key=lambda s: (*_unlike(s, buffer), -_last(found, s))):
-        if not _fits_in(buffer, slot, program, views):
+        if not _fits_in(buffer, slot, views):
             continue
         if any(found.interfere(t, tile) for t in slot.tenants):
             continue
@@ -302,12 +312,10 @@ def _unlike(slot: Slot, b: Buffer) -> tuple[bool, bool]:
     return slot.dtype != b.dtype, slot.shape != b.shape
 
 
-def _fits_in(b: Buffer, slot: Slot, kernel: Kernel, views: bool) -> bool:
+def _fits_in(b: Buffer, slot: Slot, views: frozenset[str]) -> bool:
     """Whether a tile could lie in a slot, were it idle."""
-    if slot.dtype != b.dtype:
-        inside = [kernel.buffer(t) for t in slot.tenants] + [b]
-        if not views or not all(map(packing.viewable, inside)):
-            return False
+    if slot.dtype != b.dtype and not views.issuperset((b.name, *slot.tenants)):
+        return False
     wide = slot.shape[-1] * BYTES[slot.dtype] >= b.shape[-1] * BYTES[b.dtype]
     return slot.shape[:-1] == b.shape[:-1] and wide
 

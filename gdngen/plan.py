@@ -20,6 +20,7 @@ from gdngen.errors import Report
 from gdngen.model import Buffer, Kernel, Raw
 from gdngen.registers import registers
 from gdngen.rewrite import Change
+from gdngen.slots import apart, laid_out
 from gdngen.storage import Slot
 from gdngen.syntax import POLICIES  # noqa: F401  (part of this interface)
 
@@ -87,20 +88,37 @@ def plan(kernel: Kernel, found: Analysis, wish: Wish, target: str) -> Planned:
     if kernel.roles:  # they run side by side, and so live their tiles
         wish = replace(wish, policy="separate")
     if wish.policy == "lean":
-        on: Device = device(wish.device or target)
-        count = registers(kernel, target).count
-        if kernel.resident > 1 and on.sm_registers:
-            count = min(count, on.sm_registers // (kernel.resident * kernel.threads) // 8 * 8)
-        made = lean.plan(
-            kernel,
-            lean.Wish(target, on, wish.objective, wish.allow_reload, count, wish.allow_views),
-        )
-        plan = realise(made.kernel, made.found, made.slots, wish.policy, target)
-        return Planned(
-            made.kernel, made.found, (replace(plan, changes=made.changes, proof=made.proof),)
-        )
+        return _lean(kernel, found, wish, target)
     slots = _POLICY[wish.policy](kernel, found)
     return Planned(kernel, found, (realise(kernel, found, slots, wish.policy, target),))
+
+
+def _lean(kernel: Kernel, found: Analysis, wish: Wish, target: str) -> Planned:
+    on: Device = device(wish.device or target)
+    count = registers(kernel, target).count
+    if kernel.resident > 1 and on.sm_registers:
+        count = min(count, on.sm_registers // (kernel.resident * kernel.threads) // 8 * 8)
+    want = lean.Wish(target, on, wish.objective, wish.allow_reload, count, wish.allow_views)
+    made = lean.plan(kernel, want)
+    plan = realise(made.kernel, made.found, made.slots, wish.policy, target)
+    best = Planned(
+        made.kernel, made.found, (replace(plan, changes=made.changes, proof=made.proof),)
+    )
+    # What merges best can be the author's order as it is: the compiler's packing has a luck of its own.
+    for slots in (_share(kernel, found), _widen(kernel, found)):
+        other = realise(kernel, found, slots, wish.policy, target)
+        if _is_lower(other, best.plan, want, kernel.threads):
+            taken = min(other.asked, sum(s.bytes for s in slots))
+            proof = replace(made.proof, bytes=taken)
+            best = Planned(kernel, found, (replace(other, proof=proof),))
+    return best
+
+
+def _is_lower(one: Plan, other: Plan, want: lean.Wish, threads: int) -> bool:
+    """Whether a plan asks for less where that counts: it fits, has more blocks, or bytes come first."""
+    if want.objective == "bytes" or other.asked > want.device.limit:
+        return one.asked < other.asked
+    return want.blocks(one.asked, threads) > want.blocks(other.asked, threads)
 
 
 def realise(
@@ -140,7 +158,7 @@ def _own_slot(b: Buffer) -> Slot:
 
 
 def _separate(kernel: Kernel, found: Analysis) -> tuple[Slot, ...]:
-    return tuple(_own_slot(b) for b in kernel.shared())
+    return apart(kernel)
 
 
 def host(kernel: Kernel, buffer: Buffer) -> Buffer | None:
@@ -224,6 +242,7 @@ def _assigned(
 ) -> tuple[Slot, ...]:
     """Least bytes over all assignments of buffers to slots of like buffers (greedy past the limit)."""
     buffers = sorted(kernel.shared(), key=lambda b: found.span(b.name))
+    rows, operands = laid_out(kernel)
     best: list[tuple[int, tuple[Slot, ...]]] = [(1 << 62, ())]
     budget = [SEARCH_LIMIT]
 
@@ -240,6 +259,8 @@ def _assigned(
             slot = slots[i]
             if (
                 slot.dtype == b.dtype
+                and not (b.name in rows and operands & {*slot.tenants})
+                and not (b.name in operands and rows & {*slot.tenants})
                 and alike(slot, b)
                 and not any(found.interfere(t, b.name) for t in slot.tenants)
             ):

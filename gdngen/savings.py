@@ -13,22 +13,25 @@ from gdngen.rewrite import Change
 def savings(author: Kernel, planned: Planned, wish: Wish) -> tuple[int, ...]:
     """Bytes for each of the plan's changes, undone alone; 0 where it serves something else."""
     have = sum(s.bytes for s in planned.plan.slots)
-    views = wish.allow_views and packing.can_view(author, planned.plan.target)
-    own = replace(wish, allow_views=views)
-    return tuple(max(0, _without(author, planned, c, own) - have) for c in planned.plan.changes)
+    return tuple(max(0, _without(author, planned, c, wish) - have) for c in planned.plan.changes)
+
+
+def _views(program: Kernel, planned: Planned, wish: Wish) -> frozenset[str]:
+    return packing.viewable(program, planned.plan.target) if wish.allow_views else frozenset()
 
 
 def _without(author: Kernel, planned: Planned, change: Change, wish: Wish) -> int:
     match change.kind:
         case "in place":
             apart = frozenset({change.names})
-            made = packing.pack(planned.kernel, planned.found, apart, wish.allow_views)
+            views = _views(planned.kernel, planned, wish)
+            made = packing.pack(planned.kernel, planned.found, apart, views)
             return sum(s.bytes for s in made)
         case "moved":
             return _with_in_its_place(author, planned, change, wish)
         case "strips" | "reload" | "direct":
             return min(
-                _packed(program, blocks.block_of(program, views=wish.allow_views), wish)
+                _packed(program, _views(program, planned, wish))
                 for program, changes in programs.programs(author, wish.allow_reload)
                 if not any(
                     c.kind == change.kind and set(c.names) & set(change.names) for c in changes
@@ -37,13 +40,13 @@ def _without(author: Kernel, planned: Planned, change: Change, wish: Wish) -> in
     return 0  # a store through an idle tile takes no bytes and gives none
 
 
-def _packed(program: Kernel, block: Block, wish: Wish) -> int:
+def _packed(program: Kernel, views: frozenset[str], block: Block | None = None) -> int:
     """Bytes of a program's slots in its least order; 0 where its fragments fit in none."""
-    found = orders.least(block)
+    found = orders.least(block or blocks.block_of(program, views=views))
     if found is None:
         return 0
     program = rewrite.reordered(program, found.order, set(orders.moves(found.order)))
-    slots = packing.pack(program, analyse(program), views=wish.allow_views)
+    slots = packing.pack(program, analyse(program), views=views)
     return sum(s.bytes for s in slots)
 
 
@@ -59,10 +62,11 @@ def _with_in_its_place(author: Kernel, planned: Planned, change: Change, wish: W
     body = program.statements()
     unit = next(i for i, s in enumerate(body) if s.id == change.at)
     stays = [i for i, s in enumerate(body) if s.id not in moved]
-    block = blocks.block_of(program, views=wish.allow_views)
+    views = _views(program, planned, wish)
+    block = blocks.block_of(program, views=views)
     before = list(block.before)
     before[unit] |= sum(1 << i for i in stays if i < unit)
     for i in stays:
         if i > unit:
             before[i] |= 1 << unit
-    return _packed(program, replace(block, before=tuple(before)), wish)
+    return _packed(program, views, replace(block, before=tuple(before)))

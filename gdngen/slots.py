@@ -17,39 +17,89 @@ from itertools import permutations
 
 from gdngen import compiler, model
 from gdngen.analysis import Analysis
-from gdngen.model import BYTES, Assign, Buffer, Kernel, Leaf, Loop, Raw, Statement, children
+from gdngen.model import (
+    BYTES,
+    Assign,
+    Branch,
+    Buffer,
+    Cumsum,
+    Gemm,
+    Kernel,
+    Leaf,
+    Loop,
+    Raw,
+    Statement,
+    children,
+    touched,
+)
 from gdngen.storage import Slot
 
 Class = tuple[str, tuple[int, ...]]
+Names = frozenset[str]
 TRIES = 20_000  # first-fit orders of a class before the best so far is taken
 VIEWED = ("float32", "float16", "bfloat16")  # dtypes that may see one another's bytes
 VIEW_ALIGN = (
-    16  # bytes that rows seen as another dtype are a multiple of: what a thread moves at once
+    16  # bytes: what a thread moves at once; rows seen as another dtype are multiples of it
 )
 
 
-def class_of(b: Buffer, views: bool = False) -> Class:
-    """Dtype and height: what tiles must agree in to share columns of one allocation; with views, height."""
-    return ("" if views and viewable(b) else b.dtype), b.shape[:-1]
+def classes_of(kernel: Kernel, views: Names = frozenset()) -> dict[str, Class]:
+    """Per shared tile, what tiles must agree in to share columns of one allocation: dtype and height, or
+    height alone for those in `views`. Where some are operands of gemms, those that must lie in rows are
+    of a class of their own."""
+    rows, operands = laid_out(kernel)
+    found = {b.name: ("" if b.name in views else b.dtype, b.shape[:-1]) for b in kernel.shared()}
+    beside = {found[name] for name in operands}
+    return {
+        name: (
+            (f"{kind} in rows", height)
+            if name in rows and (kind, height) in beside
+            else (kind, height)
+        )
+        for name, (kind, height) in found.items()
+    }
 
 
-def viewable(b: Buffer) -> bool:
-    """Whether a tile may lie on one of another dtype."""
-    return len(b.shape) == 2 and b.dtype in VIEWED and not _row(b) % VIEW_ALIGN
+def laid_out(kernel: Kernel) -> tuple[Names, Names]:
+    """Shared tiles that must lie in rows, since a running sum runs over them, and operands of gemms, which
+    are given a layout of their own: TileLang refuses one storage for both."""
+    tiles = {b.name for b in kernel.shared()}
+    sums = {
+        a.name for x in kernel.leaves() if isinstance(x, Cumsum) for a in x.reads() + x.writes()
+    }
+    gemms = {r.name for x in kernel.leaves() if isinstance(x, Gemm) for r in (x.a, x.b)}
+    return frozenset(sums & tiles), frozenset(gemms & tiles)
 
 
-def can_view(kernel: Kernel, target: str) -> bool:
-    """Whether a kernel's tiles may be seen as of other dtypes on a target.
+def viewable(kernel: Kernel, target: str) -> Names:
+    """Tiles that may lie on one of another dtype, on a target.
 
-    Not where TMA or warpgroup gemms read a tile by a descriptor, which has one layout and one alignment,
-    and not where a pipelined loop keeps several versions of a tile, of which a view would see the first.
+    None where TMA or warpgroup gemms read a tile by a descriptor, which has one layout and one alignment,
+    and none where a pipelined loop keeps several versions of a tile, of which a view would see the first.
+    No tile that an arm of a branch touches: TileLang 0.1.15 counts a barrier in one arm as passed on the
+    other way too, and so leaves out some that a tile which changes its dtype needs.
     """
-    return not compiler.has_tma(target) and not any(map(_pipelined, kernel.statements()))
+    if compiler.has_tma(target) or any(map(_pipelined, kernel.statements())):
+        return frozenset()
+    apart = {name for s in kernel.statements() for name in _in_arms(s)}
+    apart |= laid_out(kernel)[0]
+    return frozenset(b.name for b in kernel.shared() if _could_view(b) and b.name not in apart)
+
+
+def _could_view(b: Buffer) -> bool:
+    return len(b.shape) == 2 and b.dtype in VIEWED and not _row(b) % VIEW_ALIGN
 
 
 def _pipelined(s: Statement) -> bool:
     own = isinstance(s, Loop) and s.kind == "pipelined"
     return own or any(_pipelined(x) for group in children(s) for x in group)
+
+
+def _in_arms(s: Statement) -> Iterable[str]:
+    """Names that arms of branches touch in a statement."""
+    if isinstance(s, Branch):
+        return touched(s)
+    return [name for group in children(s) for x in group for name in _in_arms(x)]
 
 
 def _row(b: Buffer) -> int:
@@ -99,18 +149,24 @@ def pack(
     kernel: Kernel,
     found: Analysis,
     apart: frozenset[tuple[str, str]] = frozenset(),
-    views: bool = False,
+    views: Names = frozenset(),
 ) -> tuple[Slot, ...]:
-    """Slots of all shared buffers, least bytes for this order; pairs in `apart` are not done in place."""
-    plain = _packed(kernel, found, apart, False)
+    """Slots of all shared buffers, least bytes for this order; pairs in `apart` are not done in place, and
+    tiles in `views` may lie on such of another dtype."""
+    plain = _packed(kernel, found, apart, frozenset())
     if not views:
         return plain
-    seen = _packed(kernel, found, apart, True)
+    seen = _packed(kernel, found, apart, views)
     return min(plain, seen, key=lambda slots: sum(s.bytes for s in slots))
 
 
+def apart(kernel: Kernel) -> tuple[Slot, ...]:
+    """Every shared buffer in a slot of its own."""
+    return tuple(Slot(b.shape, b.dtype, (b.name,)) for b in kernel.shared())
+
+
 def _packed(
-    kernel: Kernel, found: Analysis, apart: frozenset[tuple[str, str]], views: bool
+    kernel: Kernel, found: Analysis, apart: frozenset[tuple[str, str]], views: Names
 ) -> tuple[Slot, ...]:
     exact = {
         a.name
@@ -119,12 +175,13 @@ def _packed(
         for a in leaf.reads() + leaf.writes()
     }
     classes: dict[Class, list[Buffer]] = {}
+    kinds = classes_of(kernel, views)
     slots = []
     for b in kernel.shared():
         if b.name in found.private or b.name in exact:
             slots.append(Slot(b.shape, b.dtype, (b.name,)))
         else:
-            classes.setdefault(class_of(b, views), []).append(b)
+            classes.setdefault(kinds[b.name], []).append(b)
     for (_, height), buffers in classes.items():
         tiles = _tiles(kernel, buffers, found, apart)
         made = _slots(tiles, _columns(tiles), height)

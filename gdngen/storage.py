@@ -94,8 +94,10 @@ def layouts(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> tuple[Layou
     sizes = {name: tile.bytes * kept.get(name, 1) for name, tile in facts.tiles.items()}
     static = pipeline.barrier_bytes(loop, facts.tiles, target) if loop else 0
     plain, _ = packing.plain_layout(sizes, align)
-    events, loops = facts.events(producer, target)
-    merged, _ = packing.merged_layout(events, sizes, align, loops)
+    merged = plain  # of a storage that is seen as several dtypes, how it merges is not modelled
+    if not any(s.dtypes for s in slots):
+        events, loops = facts.events(producer, target)
+        merged, _ = packing.merged_layout(events, sizes, align, loops)
     blocking = (
         loop is not None
         and facts.symbolic

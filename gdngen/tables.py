@@ -109,7 +109,7 @@ def _proof(proof: Proof, on: Device, v: Checked, registers: int, asked: int) -> 
         "states": proof.states,
         "exhausted": proof.exhausted,
         "optimal": proof.optimal,
-        "gap": proof.bytes - proof.bound,
+        "gap": max(0, proof.bytes - proof.bound),
         "blocks_lost": max(0, at_best - held),
     }
 
