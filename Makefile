@@ -37,7 +37,7 @@ mutate: $(READY)
 
 FUZZ ?= 10000
 fuzz: $(READY)
-	$(VENV)/bin/python -m gdngen.fuzz --examples $(FUZZ) --seed 0
+	$(VENV)/bin/python -m gdngen.judge.fuzz --examples $(FUZZ) --seed 0
 
 record: $(READY)
 	$(VENV)/bin/python tests/record.py

@@ -33,11 +33,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gdngen import building, gpu, peers, runtime, timings, whole
-from gdngen.building import Built
+from gdngen import runtime
+from gdngen.bench import building, gpu, peers, timings, whole
+from gdngen.bench.building import Built
+from gdngen.bench.timings import Row, Run, Skipped
+from gdngen.bench.whole import Case
 from gdngen.errors import GdngenError
-from gdngen.timings import Row, Run, Skipped
-from gdngen.whole import Case
 
 PARTS = ("errors", "forward", "decode", "steps", "beside")
 ALL = (*PARTS, "tune")

@@ -30,11 +30,21 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gdngen import (
-    bench, building, catalog, chart, gpu, peers, sanitize, shapes, tables, timings, verify,
-)  # fmt: skip
-from gdngen.building import Job
+from gdngen import catalog  # fmt: skip
+from gdngen.bench import (  # fmt: skip
+    bench,
+    building,
+    chart,
+    gpu,
+    peers,
+    sanitize,
+    shapes,
+    timings,
+)
+from gdngen.bench.building import Job
 from gdngen.errors import GdngenError
+from gdngen.show import tables  # fmt: skip
+from gdngen.verify import verify  # fmt: skip
 
 PARTS = ("verify", "bench", "sanitize")
 LIMITS = {

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
-from gdngen import analysis, plan, proof, scopes, variants
-from gdngen.analysis import Analysis
 from gdngen.errors import Report
-from gdngen.model import Kernel
-from gdngen.syntax import Spec
+from gdngen.language.syntax import Spec
+from gdngen.model import analysis, scopes, variants
+from gdngen.model.analysis import Analysis
+from gdngen.model.model import Kernel
+from gdngen.plan import plan
+from gdngen.roles import proof
 
 
 def check(

@@ -11,11 +11,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gdngen import driver, plan as planning, tables, write
+from gdngen import driver
 from gdngen.devices import Device, device, devices
-from gdngen.errors import GdngenError, show
-from gdngen.lean import OBJECTIVES
 from gdngen.driver import Checked, Loaded, Module
+from gdngen.errors import GdngenError, show
+from gdngen.plan import plan as planning
+from gdngen.plan.lean import OBJECTIVES
+from gdngen.render import write
+from gdngen.show import tables
 
 GENERATED = "generated"
 
@@ -344,7 +347,7 @@ def _check(options) -> int:
 def _fingerprint(root: Path) -> str:
     """Everything that a render reads and writes: specs, gdngen itself, templates and the output."""
     package = Path(__file__).parent
-    inputs = [p for p in package.iterdir() if p.suffix in (".py", ".yaml")]
+    inputs = [p for p in package.rglob("*") if p.suffix in (".py", ".yaml")]
     inputs += driver.render.TEMPLATES.rglob("*.jinja")
     inputs += root.parent.joinpath("specs").rglob("*.yaml")
     outputs = [p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
@@ -395,7 +398,7 @@ def _plan(options) -> int:
 
 
 def _compare(options, loaded: list[Loaded], wish: planning.Wish) -> int:
-    from gdngen import compare
+    from gdngen.show import compare
 
     variants = _free(loaded)
     with tempfile.TemporaryDirectory() as folder:
@@ -408,7 +411,7 @@ def _compare(options, loaded: list[Loaded], wish: planning.Wish) -> int:
 
 
 def _diff(options, loaded: list[Loaded], wish: planning.Wish) -> int:
-    from gdngen import compare
+    from gdngen.show import compare
 
     for v in _free(loaded):
         for target in _targets(options) or v.kernel.targets:
@@ -464,7 +467,7 @@ def _print_plan(options, rows: list[dict]) -> None:
 
 
 def _verify(options) -> int:
-    from gdngen import sweep
+    from gdngen.verify import sweep
 
     if options.emulate:
         return _emulate(options)
@@ -499,7 +502,7 @@ def _verify(options) -> int:
 
 
 def _emulate(options) -> int:
-    from gdngen import emulate, sweep
+    from gdngen.verify import emulate, sweep
 
     if options.device != "cpu":
         raise GdngenError("error: --emulate runs on the CPU\n  help: leave --device out")
@@ -523,7 +526,7 @@ def _emulate(options) -> int:
 
 
 def _mutate(options) -> int:
-    from gdngen import emulate, sweep, waits
+    from gdngen.verify import emulate, sweep, waits
 
     if options.plans:
         return _mutate_plans(options)
@@ -543,7 +546,7 @@ def _mutate(options) -> int:
 
 
 def _mutate_plans(options) -> int:
-    from gdngen import planted
+    from gdngen.judge import planted
 
     found = [
         p
@@ -567,7 +570,7 @@ def _mutate_plans(options) -> int:
 
 
 def _bench(options) -> int:
-    from gdngen import bench, building, chart, gpu, peers, shapes, timings
+    from gdngen.bench import bench, building, chart, gpu, peers, shapes, timings
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -584,7 +587,7 @@ def _bench(options) -> int:
         jobs = building.jobs(loaded, _wish(options), gpu.target(), Path(folder))
         found = bench.run(jobs, wanted if kernels else [], asked, say, options.jobs)
     if cases:
-        from gdngen import whole
+        from gdngen.bench import whole
 
         names = ",".join(p.name for p in asked) if options.peers != "all" else "all"
         found = timings.joined(found, whole.run(cases, names, say))
@@ -601,7 +604,7 @@ def _cases(options, functions: list[Path], wanted: list[dict[str, int]]) -> list
     beside them, whose runtime sizes --shape names, on the usual ones."""
     if not functions:
         return []
-    from gdngen import whole
+    from gdngen.bench import whole
 
     for path in functions:
         if path.stem != whole.PIPELINE:

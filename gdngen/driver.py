@@ -11,11 +11,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gdngen import checks, format, functions, pipelines, plan as planning, render, spec, syntax
-from gdngen.analysis import Analysis
+from gdngen import checks
 from gdngen.errors import Diagnostic, GdngenError, Report, did_you_mean
-from gdngen.model import Kernel
-from gdngen.plan import Planned, Wish
+from gdngen.language import spec, syntax
+from gdngen.model import pipelines
+from gdngen.model.analysis import Analysis
+from gdngen.model.model import Kernel
+from gdngen.plan import plan as planning
+from gdngen.plan.plan import Planned, Wish
+from gdngen.render import format, functions, render
 
 MANIFEST = "manifest.json"
 FEW = 4  # files that one process formats faster than two

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gdngen import driver, hopper
+from gdngen import driver
 from gdngen.devices import devices
 from gdngen.errors import GdngenError
-from gdngen.plan import DEFAULT, Wish
+from gdngen.plan.plan import DEFAULT, Wish
+from gdngen.verify import hopper
 
 ANYWHERE = "sm_80"  # whose plan the CPU runs
 

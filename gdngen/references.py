@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gdngen import recurrence
+from gdngen.verify import recurrence
 
 if TYPE_CHECKING:
     import torch

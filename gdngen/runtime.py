@@ -363,7 +363,7 @@ def compiled(
     """A kernel, ready for a device, as a function of its tensors by name."""
     names = found.tensors
     if kind == "cpu":
-        from gdngen import cpu
+        from gdngen.verify import cpu
 
         on_cpu = cpu.compile(found.path)
         return lambda tensors: on_cpu.run({name: tensors[name] for name in names})

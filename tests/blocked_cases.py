@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from gdngen import references
-from gdngen.model import Kernel
-from gdngen.samples import blank
+from gdngen.model.model import Kernel
+from gdngen.verify.samples import blank
 
 BATCH, HEADS = 1, 2
 

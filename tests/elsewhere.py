@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 
 from gdngen import driver
-from gdngen.fuzz import FREEST
-from gdngen.model import Kernel
-from gdngen.plan import Plan, Planned, Wish
+from gdngen.judge.fuzz import FREEST
+from gdngen.model.model import Kernel
+from gdngen.plan.plan import Plan, Planned, Wish
 
 ROOT = Path(__file__).parent.parent
 RECORD = Path(__file__).parent / "lowered_elsewhere.json"

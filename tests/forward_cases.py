@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from gdngen import recurrence
+from gdngen.verify import recurrence
 
 
 def prepared(k, g, beta, chunk: int, segments: int, each: int):

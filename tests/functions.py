@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import torch
-from generated.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+
+from generated.gated_delta_rule import (
+    chunk_gated_delta_rule,
+    fused_recurrent_gated_delta_rule,
+)
 
 __all__ = ["chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule", "inputs", "error"]
 

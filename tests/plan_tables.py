@@ -13,8 +13,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gdngen import cli, driver, plan as planning
-from gdngen.plan import Wish
+from gdngen import cli, driver
+from gdngen.plan import plan as planning
+from gdngen.plan.plan import Wish
 
 ROOT = Path(__file__).parent.parent
 README, PLANNER = ROOT / "README.md", ROOT / "docs/planner.md"

@@ -1,12 +1,12 @@
-"""Random small kernels, as text and as the facts that `gdngen.compiler` predicts their bytes from."""
+"""Random small kernels, as text and as the facts that `gdngen.plan.compiler` predicts their bytes from."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
 
-from gdngen.compiler import Copy, Gemm, Program, Tile
-from gdngen.pipeline import Loop, Statement
+from gdngen.plan.compiler import Copy, Gemm, Program, Tile
+from gdngen.plan.pipeline import Loop, Statement
 
 BODY = " " * 12
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import elsewhere
 
-from gdngen import lowering, write
+from gdngen.render import write
+from gdngen.verify import lowering
 
 ROOT = Path(__file__).parent.parent
 RECORD = Path(__file__).parent / "lowered.json"

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gdngen import analysis, driver, format, plan, render, scopes, spec, variants
+from gdngen import driver
 from gdngen.errors import Report
-from gdngen.model import Kernel
-from gdngen.plan import Plan, Planned, Wish
-from gdngen.storage import Slot
+from gdngen.language import spec
+from gdngen.model import analysis, scopes, variants
+from gdngen.model.model import Kernel
+from gdngen.plan import plan
+from gdngen.plan.plan import Plan, Planned, Wish
+from gdngen.plan.storage import Slot
+from gdngen.render import format, render
 
 SPECS = Path(__file__).resolve().parent.parent / "specs"
 

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from gdngen import checks, spec
-from gdngen.analysis import Analysis
+from gdngen import checks
 from gdngen.errors import Diagnostic, Report
-from gdngen.model import Kernel
+from gdngen.language import spec
+from gdngen.model.analysis import Analysis
+from gdngen.model.model import Kernel
 
 # A line for each thing that a test breaks; every name and shape is used.
 BASE = """\

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from small_spec import read
 
-from gdngen import plan as planning, render
-from gdngen.analysis import Analysis
-from gdngen.model import Copy, Kernel
+from gdngen.model.analysis import Analysis
+from gdngen.model.model import Copy, Kernel
+from gdngen.plan import plan as planning
+from gdngen.render import render
 
 SPECS = Path(__file__).parent.parent / "specs"
 

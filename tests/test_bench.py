@@ -17,13 +17,25 @@ import pytest
 import torch
 from rendering import SPECS, kernels_of, module
 
-from gdngen import bench, building, chart, chunks, cli, contenders, cpu, driver, gpu, peers, shapes
-from gdngen import sanitize, timings
-from gdngen.building import Built, Job
+from gdngen import cli, driver
+from gdngen.bench import (
+    bench,
+    building,
+    chart,
+    chunks,
+    contenders,
+    gpu,
+    peers,
+    sanitize,
+    shapes,
+    timings,
+)
+from gdngen.bench.building import Built, Job
+from gdngen.bench.timings import Code, Row, Run, Skipped
 from gdngen.catalog import GENERATED
 from gdngen.errors import GdngenError
-from gdngen.plan import Wish
-from gdngen.timings import Code, Row, Run, Skipped
+from gdngen.plan.plan import Wish
+from gdngen.verify import cpu
 
 ROOT = Path(__file__).resolve().parent.parent
 PREPARE = "prepare_c32_k64_v64_float16"

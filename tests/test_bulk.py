@@ -8,11 +8,19 @@ import pytest
 from rendering import kernels_of
 from small_spec import edited, read
 
-from gdngen import bulk, plan
-from gdngen.analysis import analyse
-from gdngen.emission import Guarded
-from gdngen.model import Copy
-from gdngen.sync import AsyncLoad, AsyncStore, BarrierArrive, BarrierWait, Drain, Fence, Together
+from gdngen.model.analysis import analyse
+from gdngen.model.model import Copy
+from gdngen.plan import bulk, plan
+from gdngen.plan.emission import Guarded
+from gdngen.roles.sync import (
+    AsyncLoad,
+    AsyncStore,
+    BarrierArrive,
+    BarrierWait,
+    Drain,
+    Fence,
+    Together,
+)
 
 NAME = "prepare_blocked_c64_k128_v128_bfloat16"
 VARLEN = "prepare_blocked_c64_k128_v128_bfloat16_layout_bthd_sum_inside_outputs_wu_scores_true_varlen_true"

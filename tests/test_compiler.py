@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 import random_kernels
 
-from gdngen import compiler, lowering, packing, pipeline
-from gdngen.compiler import Copy, Gemm, Program, Tile
+from gdngen.plan import compiler, packing, pipeline
+from gdngen.plan.compiler import Copy, Gemm, Program, Tile
+from gdngen.verify import lowering
 
 KIB = 1024
 HALF = Tile((64, 64), "float16")

@@ -6,8 +6,9 @@ import pytest
 import torch
 from forward_cases import forward_case
 
-from gdngen import coroutines, driver, verify
-from gdngen.interleave import Deadlock
+from gdngen import driver
+from gdngen.judge.interleave import Deadlock
+from gdngen.verify import coroutines, verify
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "generated" / "forward_hopper"

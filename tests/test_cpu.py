@@ -8,7 +8,7 @@ import textwrap
 import pytest
 import torch
 
-from gdngen import cpu
+from gdngen.verify import cpu
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
 

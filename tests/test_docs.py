@@ -8,8 +8,10 @@ import pytest
 import yaml
 from small_spec import read
 
-from gdngen import bounds, context, expr, functions, gemms, model, pipelines, source, syntax, tree
 from gdngen.errors import Report
+from gdngen.language import expr, source, syntax, tree
+from gdngen.model import bounds, context, gemms, model, pipelines
+from gdngen.render import functions
 
 TEXT = (Path(__file__).parent.parent / "docs" / "spec.md").read_text()
 BLOCKS = re.findall(r"^```yaml( wrong)?\n(.*?)^```", TEXT, re.M | re.S)

@@ -9,8 +9,9 @@ import json
 import pytest
 from elsewhere import RECORD, WAYS, cases
 
-from gdngen import emulate, judge, lowering, verify
-from gdngen.addresses import addresses, together
+from gdngen.judge import judge
+from gdngen.judge.addresses import addresses, together
+from gdngen.verify import emulate, lowering, verify
 
 SAMPLE = {
     "gfx942": "prepare_c64_k128_v128_float16",

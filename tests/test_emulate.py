@@ -14,11 +14,23 @@ pytest.importorskip("tilelang")
 from rendering import SPECS, kernels_of, module, modules  # noqa: E402
 from test_generated import GENERATED, MANIFEST, MODULES, of  # noqa: E402
 
-from gdngen import analysis, blame, cli, driver, emulate, emulator, hopper, lowering  # noqa: E402
-from gdngen import marks, plan, samples, sweep, verify, waits  # noqa: E402
-from gdngen.plan import Wish  # noqa: E402
-from gdngen.storage import Slot  # noqa: E402
-from gdngen.types import FLOATS  # noqa: E402
+from gdngen import cli, driver, emulator  # noqa: E402
+from gdngen.model import analysis  # noqa: E402
+from gdngen.model.types import FLOATS  # noqa: E402
+from gdngen.plan import plan  # noqa: E402
+from gdngen.plan.plan import Wish  # noqa: E402
+from gdngen.plan.storage import Slot  # noqa: E402
+from gdngen.verify import (
+    blame,
+    emulate,
+    hopper,  # noqa: E402
+    lowering,
+    marks,
+    samples,
+    sweep,
+    verify,
+    waits,
+)  # noqa: E402  # noqa: E402
 
 SOFTMAX = "softmax_r32_n64_float16"
 TWO_PASS = "two_pass_bt32_bd64_d128_float16"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from rendering import SPECS, kernels_of, modules
 
-from gdngen import driver, plan, verify
+from gdngen import driver
+from gdngen.plan import plan
+from gdngen.verify import verify
 
 KERNELS = [p for p in SPECS.rglob("*.yaml") if not driver.is_pipeline(p)]
 NAMES = sorted(str(p.relative_to(SPECS).with_suffix("")) for p in KERNELS)

@@ -7,9 +7,15 @@ import re
 import naive
 import pytest
 import torch
-from functions import chunk_gated_delta_rule, error, fused_recurrent_gated_delta_rule, inputs
+from functions import (
+    chunk_gated_delta_rule,
+    error,
+    fused_recurrent_gated_delta_rule,
+    inputs,
+)
 
-from gdngen import recurrence, runtime
+from gdngen import runtime
+from gdngen.verify import recurrence
 
 # Relative error that passes, of outputs and of states. Measured on the CPU over everything below:
 #   float32   2.9e-7 and 3.2e-7
@@ -365,7 +371,7 @@ def test_every_shape(DK, DV, io, varlen):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif("not __import__('gdngen.verify').verify.on_gpu()")
+@pytest.mark.skipif("not __import__('gdngen.verify.verify', fromlist=['on_gpu']).on_gpu()")
 @pytest.mark.parametrize("varlen", [False, True])
 @pytest.mark.parametrize("io", DTYPES)
 @pytest.mark.parametrize("DK, DV", SHAPES)

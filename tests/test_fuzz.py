@@ -3,13 +3,15 @@
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from gdngen import fuzz, fuzzspec, mutants, plan as planning, planted
-from gdngen.addresses import addresses
-from gdngen.judge import judge, trial_sizes
-from gdngen.model import Branch, Loop
-from gdngen.plan import Wish
+from gdngen.judge import fuzz, fuzzspec, mutants, planted
+from gdngen.judge.addresses import addresses
+from gdngen.judge.judge import judge, trial_sizes
+from gdngen.model.model import Branch, Loop
+from gdngen.plan import plan as planning
+from gdngen.plan.plan import Wish
 
 IN_ORDER = tuple(p for p in planning.POLICIES if p != "lean")
 LEAN_TILES = 40  # of a spec that `lean` plans here

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from gdngen import catalog, driver, hopper, lowering, verify
-from gdngen.plan import Wish
+from gdngen import catalog, driver
+from gdngen.plan.plan import Wish
+from gdngen.verify import hopper, lowering, verify
 
 ROOT = Path(__file__).parent.parent
 GENERATED = ROOT / "generated"

@@ -6,8 +6,9 @@ import pytest
 import torch
 from rendering import kernels, kernels_of
 
-from gdngen import references, samples
-from gdngen.interpret import Uninterpretable, bind_sizes, interpret
+from gdngen import references
+from gdngen.verify import samples
+from gdngen.verify.interpret import Uninterpretable, bind_sizes, interpret
 
 SPEC = """\
 kernel: tiny

@@ -2,15 +2,18 @@
 
 import itertools
 import random
-import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from timing import quickest, within
 
-from gdngen import blocks as building, driver, lean, order, slots, storage
+from gdngen import driver
 from gdngen.devices import device
-from gdngen.order import Block
+from gdngen.plan import blocks as building
+from gdngen.plan import lean, order, slots, storage
+from gdngen.plan.order import Block
 
 ROOT = Path(__file__).parent.parent
 
@@ -159,7 +162,8 @@ def test_every_variant_is_proven_optimal(prepare):
 
 
 def test_lean_never_takes_more_than_the_other_policies(prepare):
-    from gdngen import analysis, plan
+    from gdngen.model import analysis
+    from gdngen.plan import plan
 
     for kernel in prepare.values():
         found = analysis.analyse(kernel)
@@ -218,17 +222,16 @@ def tall_block(units: int, buffers: int, seed: int) -> Block:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_sixteen_buffers_are_proven_in_two_seconds(seed):
-    block, began = tall_block(24, 16, seed), time.process_time()
-    found = order.least(block)
+    block = tall_block(24, 16, seed)
+    with within(2):
+        found = order.least(block)
     assert found.proven and found.bound == found.bytes == sum(peaks(block, found.order))
-    assert time.process_time() - began < 2
 
 
 def test_forty_buffers_are_planned_in_two_seconds_with_the_gap():
     kernel = driver.load(ROOT / "tests/specs/forty.yaml").variants[0].kernel
-    began = time.process_time()
-    proof = planned(kernel).proof
-    assert time.process_time() - began < 2
+    with within(2):
+        proof = planned(kernel).proof
     assert not proof.exhausted and 0 < proof.bound <= proof.bytes
     assert proof.optimal == (proof.bound == proof.bytes)
 
@@ -258,12 +261,7 @@ def test_a_floor_is_raised_by_searches_below_it():
 
 def test_shipped_variants_are_proven_in_twenty_milliseconds(prepare):
     for kernel in prepare.values():
-        times = []
-        for _ in range(3):
-            began = time.process_time()
-            planned(kernel)
-            times.append(time.process_time() - began)
-        assert min(times) < 0.04  # 0.02 on a machine with nothing else to do
+        assert quickest(lambda: planned(kernel)) < 0.02
 
 
 @pytest.mark.parametrize("objective", lean.OBJECTIVES)
@@ -272,7 +270,7 @@ def test_nothing_is_planned_that_hopper_refuses(prepare, objective):
     for kernel in prepare.values():
         made = lean.plan(kernel, lean.Wish("sm_90", device("sm_90"), objective))
         assert not made.refused
-        assert not storage.refusals(made.kernel, made.slots, "sm_90")
+        assert not storage.compiled(made.kernel, made.slots, "sm_90").refused
 
 
 def test_a_refused_store_through_a_slice_is_the_reason(prepare):
@@ -280,8 +278,8 @@ def test_a_refused_store_through_a_slice_is_the_reason(prepare):
     kernel = prepare["prepare_c32_k64_v64_float16"]
     made = planned(kernel)
     assert any(c.kind == "staged" for c in made.changes)
-    assert storage.refusals(made.kernel, made.slots, "sm_90")
-    assert not storage.refusals(made.kernel, made.slots, "sm_80")
+    assert storage.compiled(made.kernel, made.slots, "sm_90").refused
+    assert not storage.compiled(made.kernel, made.slots, "sm_80").refused
 
 
 def test_stores_through_tiles_cost_no_bytes_where_bytes_come_first(prepare):

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from gdngen import lowering
+from gdngen.verify import lowering
 
 TEXT = """import tilelang
 import tilelang.language as T

@@ -7,8 +7,10 @@ import ast
 import pytest
 from rendering import SPECS
 
-from gdngen import driver, functions, pipelines
+from gdngen import driver
 from gdngen.errors import Report, SpecError
+from gdngen.model import pipelines
+from gdngen.render import functions
 
 SMALL = """\
 pipeline: small

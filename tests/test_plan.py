@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gdngen import driver, plan, registers, tables
+from gdngen import driver
 from gdngen.devices import device
 from gdngen.errors import SpecError
-from gdngen.plan import Wish
+from gdngen.plan import plan, registers
+from gdngen.plan.plan import Wish
+from gdngen.show import tables
 
 ROOT = Path(__file__).parent.parent
 PREPARE = ROOT / "specs/prepare.yaml"

@@ -3,7 +3,7 @@
 import pytest
 from plan_tables import COMPARED, PLANNER, QUICK, README, block, printed
 
-from gdngen import mutants
+from gdngen.judge import mutants
 
 
 @pytest.mark.parametrize("page, name, text", QUICK, ids=[name for _, name, _ in QUICK])

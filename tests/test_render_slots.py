@@ -4,9 +4,11 @@ import re
 
 from rendering import kernels
 
-from gdngen import analysis, plan, render
-from gdngen.plan import Planned
-from gdngen.storage import Slot
+from gdngen.model import analysis
+from gdngen.plan import plan
+from gdngen.plan.plan import Planned
+from gdngen.plan.storage import Slot
+from gdngen.render import render
 
 SIDE_BY_SIDE = """\
 kernel: apart

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from small_spec import read
 
-from gdngen import driver, events, handover, proof, protocol, unroll
-from gdngen.model import Branch, Kernel, Loop
-from gdngen.sync import BarrierWait, Sync
+from gdngen import driver
+from gdngen.model.model import Branch, Kernel, Loop
+from gdngen.roles import events, handover, proof, protocol, unroll
+from gdngen.roles.sync import BarrierWait, Sync
 
 SPECS = Path(__file__).parent.parent / "specs"
 SPEC, NARROW = SPECS / "forward_hopper.yaml", SPECS / "forward_hopper_narrow.yaml"
@@ -181,7 +182,7 @@ ALMOST = ()
 def _pair(drop: int):
     """A writer and a reader of two rounds of a tile with one place, without event `drop` of all."""
     from gdngen.errors import Location
-    from gdngen.protocol import Access, Arrive, Barrier, Touch, Trace, Wait
+    from gdngen.roles.protocol import Access, Arrive, Barrier, Touch, Trace, Wait
 
     def line(n):
         return Location("s.yaml", n, 1)
@@ -213,7 +214,7 @@ def _pair(drop: int):
 
 def _wrong(barriers, traces, order) -> bool:
     """Whether an interleaving, with parities as GPUs have them, reads a wrong round or hangs."""
-    from gdngen.protocol import Access, Wait
+    from gdngen.roles.protocol import Access, Wait
 
     phase = {b.name: 0 for b in barriers}
     at, holds = [0, 0], None
@@ -293,7 +294,7 @@ def test_it_is_the_token_recurrence_in_any_interleaving(
     import torch
     from forward_cases import forward_case
 
-    from gdngen.interpret import interpret
+    from gdngen.verify.interpret import interpret
 
     (found,) = driver.load(path, {"io": "float16", "layout": layout}).variants
     width = dict(found.kernel.values)["DK"]
@@ -311,7 +312,7 @@ def test_a_state_that_is_not_there_is_a_fault_of_the_result():
     import torch
     from forward_cases import forward_case
 
-    from gdngen.interpret import interpret
+    from gdngen.verify.interpret import interpret
 
     (found,) = driver.load(SPEC, {"io": "float16", "layout": "bhtd"}).variants
     tensors, sizes, want = forward_case(1, 1, 1, 256, 128, 64, 2, 0.001, -1e9, states=True)
@@ -324,8 +325,8 @@ def test_a_missing_wait_shows_in_some_interleaving(kernel):
     import torch
     from forward_cases import forward_case
 
-    from gdngen import interleave
-    from gdngen.interpret import one_thread
+    from gdngen.judge import interleave
+    from gdngen.verify.interpret import one_thread
 
     parted = handover.of(kernel)
     tensors, sizes, right = forward_case(1, 1, 1, 330, 128, 64, 1, 0.1, -40.0)

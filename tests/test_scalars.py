@@ -7,9 +7,9 @@ import torch
 from rendering import kernels, module
 from small_spec import edited, read
 
-from gdngen import verify
-from gdngen.interpret import interpret
-from gdngen.model import Assign, Copy
+from gdngen.model.model import Assign, Copy
+from gdngen.verify import verify
+from gdngen.verify.interpret import interpret
 
 # Parts of x lie one behind the other; each is turned to its running sum over at most 32 rows.
 PARTS = """\

@@ -11,10 +11,14 @@ import torch
 from rendering import SPECS, kernels, module
 from small_spec import BASE, edited, read
 
-from gdngen import analysis, cpu, driver, field, judge, plan
-from gdngen.addresses import addresses, together
-from gdngen.interpret import interpret
-from gdngen.plan import Wish
+from gdngen import driver
+from gdngen.judge import field, judge
+from gdngen.judge.addresses import addresses, together
+from gdngen.model import analysis
+from gdngen.plan import plan
+from gdngen.plan.plan import Wish
+from gdngen.verify import cpu
+from gdngen.verify.interpret import interpret
 
 SPEC = """\
 kernel: inverse
@@ -173,7 +177,7 @@ def test_resident_is_what_the_bytes_of_a_target_leave_room_for():
 
 
 def test_scratch_of_a_solve_counts_as_registers(tmp_path: Path):
-    from gdngen.registers import fragment_registers
+    from gdngen.plan.registers import fragment_registers
 
     sizes = {dict(k.values)["S"]: fragment_registers(k) for k in kernels(SPEC)}
     assert sizes == {4: 8, 16: 32, 32: 64}

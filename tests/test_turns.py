@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gdngen import driver, handover, planted, turns, unruly
-from gdngen.addresses import addresses
-from gdngen.judge import trial_sizes
-from gdngen.plan import Wish
+from gdngen import driver
+from gdngen.judge import planted, turns, unruly
+from gdngen.judge.addresses import addresses
+from gdngen.judge.judge import trial_sizes
+from gdngen.plan.plan import Wish
+from gdngen.roles import handover
 
 SPECS = Path(__file__).parent.parent / "specs"
 NAMES = ["forward_hopper", "forward_hopper_narrow"]

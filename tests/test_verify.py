@@ -11,8 +11,8 @@ import pytest
 import torch
 from rendering import kernels, kernels_of, module
 
-from gdngen import lowering, verify
-from gdngen.storage import Slot
+from gdngen.plan.storage import Slot
+from gdngen.verify import lowering, verify
 
 PREPARE = "prepare_c32_k64_v64_float16"
 SOFTMAX = "softmax_r32_n64_float16"
@@ -158,7 +158,7 @@ def test_bytes_are_compared_with_the_plan(tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif("not __import__('gdngen.verify').verify.on_gpu()")
+@pytest.mark.skipif("not __import__('gdngen.verify.verify', fromlist=['on_gpu']).on_gpu()")
 @pytest.mark.parametrize("io", ["float16", "bfloat16", "float32"])
 def test_prepare_is_right_on_a_gpu(io, tmp_path):
     kernel = kernels_of("prepare")[f"prepare_c64_k64_v64_{io}"]

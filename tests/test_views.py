@@ -3,14 +3,18 @@
 import dataclasses
 
 import pytest
-from test_judge import Y, Z, H, X, each, small, tiles
+from test_judge import H, X, Y, Z, each, small, tiles
 
-from gdngen import analysis, direct, emission, fuzz, lean, plan as planning, slots as packing
-from gdngen.addresses import addresses
 from gdngen.devices import device
-from gdngen.judge import judge
-from gdngen.plan import Wish
-from gdngen.storage import Slot
+from gdngen.judge import fuzz
+from gdngen.judge.addresses import addresses
+from gdngen.judge.judge import judge
+from gdngen.model import analysis
+from gdngen.plan import direct, emission, lean
+from gdngen.plan import plan as planning
+from gdngen.plan import slots as packing
+from gdngen.plan.plan import Wish
+from gdngen.plan.storage import Slot
 
 APART = (f"copy: {H} -> a", f"copy: a -> {Z}", f"copy: {X} -> b", f"copy: b -> {Y}")
 # In a loop, where the compiler's own merging shares nothing.

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from gdngen import building, cli, gpu, peers, recurrence, runtime, timings, whole
-from gdngen.building import Built
+from gdngen import cli, runtime
+from gdngen.bench import building, gpu, peers, timings, whole
+from gdngen.bench.building import Built
+from gdngen.bench.timings import Row, Run
+from gdngen.bench.whole import Case
 from gdngen.errors import GdngenError
-from gdngen.timings import Row, Run
-from gdngen.whole import Case
+from gdngen.verify import recurrence
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = Case("forward", 1, 1, 2, 70, 64, 64)

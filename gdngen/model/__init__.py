@@ -1,0 +1,1 @@
+"""`Spec` -> variants, each a `Kernel` with every name resolved, checked and its live ranges known."""

@@ -1,0 +1,1 @@
+"""`Planned` -> text of a module -> formatted -> written: what stands under `generated/`."""

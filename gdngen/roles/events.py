@@ -1,0 +1,126 @@
+"""A parted kernel as its protocol sees it: every copy of every role as a list of events.
+
+What is proven is what is rendered: events come from the programs with their barriers in place.
+"""
+
+from collections.abc import Iterator
+
+from gdngen.language import expr
+from gdngen.model import rounds
+from gdngen.model.model import Access, Assign, Gemm, Leaf, Point, Region, Role
+from gdngen.roles import protocol, unroll
+from gdngen.roles.handover import Parted, _row_products
+from gdngen.roles.sync import (
+    AsyncLoad,
+    AsyncStore,
+    BarrierArrive,
+    BarrierWait,
+    Drain,
+    Fence,
+    Meet,
+    Settle,
+)
+
+
+def barriers(p: Parted) -> tuple[protocol.Barrier, ...]:
+    return tuple(protocol.Barrier(b.name, b.slots, b.arrivals) for b in p.barriers)
+
+
+def traces(p: Parted, env: unroll.Env) -> tuple[protocol.Trace, ...]:
+    """What every copy of every role does, for these numbers."""
+    return tuple(
+        protocol.Trace(role.name, role.threads, tuple(_Events(p, role, own).all(body)))
+        for role, body in p.programs
+        for own in unroll.copies(role, env)
+    )
+
+
+class _Events:
+    def __init__(self, p: Parted, role: Role, env: unroll.Env):
+        self.p, self.role, self.env = p, role, env
+        self.own = f"{role.name} {env.get(role.each, '')}" if role.each else role.name
+        self.rows = _row_products(p.kernel, role)
+
+    def all(self, body) -> Iterator[protocol.Event]:
+        for leaf, here in unroll.run(body, self.env):
+            yield from self.event(leaf, here)
+
+    def event(self, s: Leaf, env: unroll.Env) -> Iterator[protocol.Event]:
+        match s:
+            case BarrierWait():
+                at, slots = self.round(s.round, env), s.barrier.slots
+                about = f"for {_said(s.barrier.name)}, round {at}"
+                phase = at // slots - s.behind
+                yield protocol.Wait(s.where, s.barrier.name, at % slots, phase, about)
+            case BarrierArrive():
+                at, slots = self.round(s.round, env), s.barrier.slots
+                about = f"at {_said(s.barrier.name)}, round {at}"
+                yield protocol.Arrive(s.where, s.barrier.name, at % slots, at // slots, about)
+            case AsyncLoad():
+                at, slots = self.round(s.round, env), s.barrier.slots
+                touches = self.touches(s.copy, s.writes(), True, env)
+                name = s.barrier.name
+                yield protocol.Load(s.where, touches, name, at % slots, at // slots)
+            case AsyncStore():
+                yield protocol.Store(s.where, self.touches(s.copy, s.reads(), False, env))
+            case Settle():
+                yield protocol.Settle(s.where, s.pending)
+            case Drain():
+                yield protocol.Drain(s.where)
+            case Fence():
+                yield protocol.Fence(s.where)
+            case Meet():
+                yield protocol.Meet(s.where)
+            case Gemm():
+                own = not s.transpose_a
+                a = self.touches(s, (_of(s.a),), False, env, own)
+                b = self.touches(s, (_of(s.b),), False, env)
+                c = self.touches(s, (_of(s.c),), True, env)
+                yield protocol.Product(s.where, a + b + c)
+            case _:
+                keeps = s.reads() and all(x.name in self.rows for x in s.reads())
+                reads = self.touches(s, s.reads(), False, env)
+                writes = self.touches(s, s.writes(), True, env, bool(keeps))
+                if reads or writes:
+                    yield protocol.Access(s.where, reads + writes)
+
+    def touches(
+        self, s: Leaf, accesses, writes: bool, env, rows=False
+    ) -> tuple[protocol.Touch, ...]:
+        out = []
+        for a in accesses:
+            buffer = self.p.kernel.buffer(a.name)
+            if buffer is None:
+                continue
+            shared = buffer.scope == "shared"
+            name = a.name if shared else f"{a.name} of {self.own}"
+            at = self.round(rounds.round_of(a), env) if buffer.stages else 0
+            box = self.box(s, a, buffer, env)
+            out.append(protocol.Touch(name, box, at, writes, rows or not shared, not shared))
+        return tuple(out)
+
+    def box(self, s: Leaf, a: Access, buffer, env) -> protocol.Box:
+        """The part of a tile that an access may reach, along each axis."""
+        whole = tuple((0, n) for n in buffer.shape)
+        if a.region is not None:
+            parts = a.region.index or ()
+            found = [(p.at, 1) if isinstance(p, Point) else (p.start, p.size) for p in parts]
+        else:
+            found = [(i, 1) for i in a.index or ()]
+        ranges = {x.name: (0.0, x.extent - 1.0) for x in s.axes} if isinstance(s, Assign) else {}
+        out = list(whole)
+        for axis, ((start, size), (_, n)) in enumerate(zip(found, whole)):
+            low, high = expr.interval(start, env, ranges)
+            out[axis] = (int(max(low, 0)), int(min(high + size, n)))
+        return tuple(out)
+
+    def round(self, node, env) -> int:
+        return int(expr.evaluate(node, env))
+
+
+def _of(r: Region) -> Access:
+    return Access(r.name, r.where, r.whole, region=r)
+
+
+def _said(barrier: str) -> str:
+    return f"'{barrier}'"

@@ -1,0 +1,1 @@
+"""What the command line shows of plans: rows, sentences, comparisons. Nothing here prints."""
