@@ -258,6 +258,16 @@ def renamed(node: ast.AST, meant: Mapping[str, str]) -> ast.AST:
     return _Names({old: ast.Name(new) for old, new in meant.items()}).visit(copied(node))
 
 
+def same(one: ast.AST, other: ast.AST) -> bool:
+    """Whether two expressions are written alike, wherever they stand."""
+    match one, other:
+        case ast.Name(id=a), ast.Name(id=b):
+            return a == b
+        case ast.Name(), _:
+            return False
+    return ast.dump(one) == ast.dump(other)
+
+
 def copied(node: ast.AST) -> ast.AST:
     fields = {
         f: (

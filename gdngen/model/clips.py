@@ -53,9 +53,7 @@ def _shortened(cx: Context, source: Source, scope: Scope) -> Source:
     for axis, (i, side) in enumerate(zip(parts, owner.shape)):
         if _ends_early(i):
             stop, end = _ends(cx, source.of(i.upper), i, scope)
-            upper = (
-                stop if ast.dump(end) == ast.dump(side) else ast.Call(i.upper.func, [stop, end], [])
-            )
+            upper = stop if expr.same(end, side) else ast.Call(i.upper.func, [stop, end], [])
             parts[axis] = ast.copy_location(
                 ast.Slice(i.lower, ast.copy_location(upper, i.upper)), i
             )

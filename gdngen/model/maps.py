@@ -2,6 +2,7 @@
 
 import ast
 
+from gdngen.language import expr
 from gdngen.language.source import Source
 from gdngen.language.syntax import Statement
 from gdngen.model import bounds, model, types
@@ -63,9 +64,8 @@ def _assign(
             f"several points of the map write one element of '{name}': {reason}",
             "every point of a map writes an element of its own; reduce: and gemm: sum over an index",
         )
-    written = [ast.dump(i) for i in index]
     for access in used:
-        if access.name == name and [ast.dump(i) for i in access.index] != written:
+        if access.name == name and not all(map(expr.same, access.index, index)):
             raise cx.fail(
                 access.where,
                 f"'{name}' is read at another element than the one written here: a race between threads",

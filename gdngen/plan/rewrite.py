@@ -148,8 +148,8 @@ def _feeds_only(load: Copy, made: Assign, gemm: Gemm, users, body, kernel: Kerne
     if tile is None or kernel.tensor(load.src.name) is None or users[tile.name] != [load, made]:
         return False
     last = load.src.index[-1] if load.src.index else None
-    own = [ast.dump(i) for i in made.index]
-    same = all([ast.dump(i) for i in a.index] == own for a in made.used if a.name == tile.name)
+    reads = [a.index for a in made.used if a.name == tile.name]
+    same = all(all(map(expr.same, index, made.index)) for index in reads)
     at = {s.id: i for i, s in enumerate(body)}
     waits = body[at[load.id] + 1 : at[gemm.id]]
     return (

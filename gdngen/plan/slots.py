@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import permutations
 
+from gdngen.language import expr
 from gdngen.model import model
 from gdngen.model.analysis import Analysis
 from gdngen.model.model import (
@@ -131,19 +132,20 @@ def inplace_pairs(leaf: Leaf, kernel: Kernel) -> list[tuple[str, str]]:
     target = kernel.buffer(leaf.name)
     if target is None or target.scope != "shared":
         return []
-    own = [model.ast.dump(i) for i in leaf.index]
     out = []
     for name in dict.fromkeys(a.name for a in leaf.reads()):
         source = kernel.buffer(name)
         if source is None or name == target.name or source.scope != "shared":
             continue
         alike = (source.shape, source.dtype) == (target.shape, target.dtype)
-        here = all(
-            [model.ast.dump(i) for i in a.index] == own for a in leaf.reads() if a.name == name
-        )
-        if alike and here:
+        if alike and all(_here(leaf, a) for a in leaf.reads() if a.name == name):
             out.append((name, target.name))
     return out
+
+
+def _here(leaf: Assign, read: model.Access) -> bool:
+    """Whether a read is of the very element that is written."""
+    return all(map(expr.same, read.index, leaf.index))
 
 
 def pack(
