@@ -129,7 +129,7 @@ def main():
         q, k, v, g, beta = inputs(*shape, dtype, gate)
         P, SEG = segments(B, HV, -(-T // BC))
         a, gx, gl = prepared(k, g, beta, P, SEG)
-        scale = torch.tensor([D**-0.5, CUTOFF], device="cuda")
+        scale, cutoff = (torch.tensor([x], device="cuda") for x in (D**-0.5, CUTOFF))
         count = B if states else 0
         start = torch.randn(count, HV, D, D, device="cuda")
         final = torch.full_like(start, math.nan)
@@ -138,7 +138,7 @@ def main():
         o = out.transpose(1, 2) if layout == "bthd" else out
 
         def run():
-            kernels[dtype, layout, D](*rows_of, a, gx, gl, scale, start, out, final)
+            kernels[dtype, layout, D](*rows_of, a, gx, gl, scale, cutoff, start, out, final)
 
         run()
         torch.cuda.synchronize()

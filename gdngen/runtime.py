@@ -166,9 +166,7 @@ class Call:
     def check(self, holds: bool, otherwise: str, **values: Any) -> None:
         """Raises ValueError unless `holds`; `{name}` in the message is the value of that name."""
         if not holds:
-            for name, value in values.items():
-                otherwise = otherwise.replace(f"{{{name}}}", str(value))
-            raise ValueError(f"{self.function}: {otherwise}")
+            raise ValueError(f"{self.function}: {_filled(otherwise, values)}")
 
     def number(self, name: str, value: Any) -> torch.Tensor:
         """A number as a kernel takes it: float32 [1] on the call's device."""
@@ -191,6 +189,18 @@ class Call:
             return 1
         return torch.cuda.get_device_properties(self.device).multi_processor_count
 
+    def architecture(self) -> int:
+        """Of the call's device, say 90; 0 on the CPU."""
+        return _device(self.device.type, self.device.index or 0)[0] or 0
+
+    def holds(self, name: str, *conditions: tuple[bool, str, Mapping[str, Any]]) -> bool:
+        """Whether all of them hold; of one that does not, what is so instead is there for `why`."""
+        wrong = next((c for c in conditions if not c[0]), None)
+        listed = _LISTED.get()
+        if listed is not None:
+            listed.reasons.append((name, _filled(wrong[1], wrong[2]) if wrong else ""))
+        return wrong is None
+
     def fits(self, spec: str, values: Values, choices: Choices = ()) -> bool:
         """Whether `launch` would find a variant for the call's device."""
         where = self.device.type, self.device.index or 0
@@ -211,13 +221,13 @@ class Call:
         where = self.root, spec, key, self.device.type, self.device.index or 0
         run = _runner(*where) if listed is None else _found(*where)
         if isinstance(run, Refused):
-            words = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in key[0]]
+            words = [f"{k}={_word(v)}" for k, v in key[0]]
             raise NotImplementedError(
                 f"{self.function}: no kernel of specs/{spec}.yaml with {', '.join(words)} for {self.device}: "
                 f"{run.why}"
             )
         if isinstance(run, Found):
-            listed.append(Launch(self.root, spec, run, self.device, tensors))
+            listed.launches.append(Launch(self.root, spec, run, self.device, tensors))
         else:
             run(tensors)
 
@@ -233,18 +243,51 @@ class Launch:
     tensors: Mapping[str, torch.Tensor]
 
 
-_LISTED: ContextVar[list[Launch] | None] = ContextVar("listed", default=None)
+@dataclass
+class _Listing:
+    """What a call would run, and for each condition of its spec why it does not hold, or nothing."""
+
+    launches: list[Launch]
+    reasons: list[tuple[str, str]]
 
 
-def launches(function: Callable[..., Any], *args: Any, **named: Any) -> list[Launch]:
-    """The kernels that a call of a generated function runs, in order; none is compiled or run."""
-    found: list[Launch] = []
+_LISTED: ContextVar[_Listing | None] = ContextVar("listed", default=None)
+
+
+def _listing(function: Callable[..., Any], args: tuple, named: dict[str, Any]) -> _Listing:
+    found = _Listing([], [])
     before = _LISTED.set(found)
     try:
         function(*args, **named)
     finally:
         _LISTED.reset(before)
     return found
+
+
+def launches(function: Callable[..., Any], *args: Any, **named: Any) -> list[Launch]:
+    """The kernels that a call of a generated function runs, in order; none is compiled or run."""
+    return _listing(function, args, named).launches
+
+
+def why(function: Callable[..., Any], *args: Any, **named: Any) -> str:
+    """Which kernels a call of a generated function runs, and which conditions of its spec chose them."""
+    found = _listing(function, args, named)
+    lines = [f"{name}: {'no, ' + reason if reason else 'yes'}" for name, reason in found.reasons]
+    for launch in found.launches:
+        values = ", ".join(f"{k}={_word(v)}" for k, v in launch.found.values)
+        lines.append(f"specs/{launch.spec}.yaml ({values}): {launch.found.path.name}")
+    return "\n".join(lines)
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _filled(text: str, values: Mapping[str, Any]) -> str:
+    """A message with `{name}` written as the value of that name."""
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
 
 
 def _pieces(ends: torch.Tensor, rows: int, total: int) -> torch.Tensor:

@@ -54,6 +54,7 @@ def chunk_gated_delta_rule(
     )
     B, T, H, DK, HV, DV, S, M = call.sizes("B T H DK HV DV S M")
     sms = call.multiprocessors()
+    sm = call.architecture()
     R = HV // H
     N = M - 1 if has_cu_seqlens else B
     varlen = True if has_cu_seqlens else False
@@ -84,6 +85,23 @@ def chunk_gated_delta_rule(
         64,
     )
     NC = T // BC + N if has_cu_seqlens else -(-T // BC)
+    hopper = call.holds(
+        "hopper",
+        (sm == 90, "it is for sm_90, and the tensors are on sm_{sm}", dict(sm=sm)),
+        (call.dtype("io") != "float32", "tensors are float32, and 16 bits are served", dict()),
+        (
+            DK == DV and (DK == 64 or DK == 128),
+            "heads are {DK} and {DV} wide, and 64 and 128 are served",
+            dict(DK=DK, DV=DV),
+        ),
+        (
+            False if has_cu_seqlens else True,
+            "sequences lie one behind the other, with 'cu_seqlens'",
+            dict(),
+        ),
+    )
+    SEG = -(-NC // max(1, min(sms // (B * HV), NC // 8)))
+    P = -(-NC // SEG)
     call.check(
         DK % 32 == 0 and DK <= 256, "'k' has rows of {DK}: 32, 64, ..., 256 are served", DK=DK
     )
@@ -112,65 +130,121 @@ def chunk_gated_delta_rule(
     qn = call.new([B if use_qk_l2norm_in_kernel else 0, T, H, DK], "io")
     kn = call.new([B if use_qk_l2norm_in_kernel else 0, T, H, DK], "io")
     chunks = call.pieces("cu_seqlens", BC)
-    gc = call.new([B, HV, NC, BC], "acc")
-    w = call.new([B, T, HV, DK], "io")
-    at = call.new([B, T, HV, BC], "io")
-    u = call.new([B, T, HV, DV], "io")
+    gc = call.new([B if not hopper else 0, HV, NC, BC], "acc")
+    w = call.new([B if not hopper else 0, T, HV, DK], "io")
+    at = call.new([B if not hopper else 0, T, HV, BC], "io")
+    u = call.new([B if not hopper else 0, T, HV, DV], "io")
+    a = call.new([B if hopper else 0, HV, NC, BC, BC], "io")
+    gx = call.new([B if hopper else 0, HV, NC, 3 * BC], "acc")
+    gl = call.new([B if hopper else 0, HV, P, SEG], "acc")
+    cutoff = call.number("cutoff", -12)
     o = call.new([B, T, HV, DV], "io")
     final_state = call.new([N if output_final_state else 0, HV, DK, DV], "acc")
 
     if use_qk_l2norm_in_kernel:
         call.launch("l2norm", dict(BR=32, D=DK, io=call.dtype("io")), x=q, y=qn)
         call.launch("l2norm", dict(BR=32, D=DK, io=call.dtype("io")), x=k, y=kn)
-    call.launch(
-        "prepare_blocked",
-        dict(
-            BC=BC,
-            DK=DK,
-            DV=DV,
-            io=call.dtype("io"),
-            layout="bthd",
-            gate="fla",
-            sum="inside",
-            base="e",
-            outputs="wu",
-            scores=True,
-            G=R,
-            varlen=varlen,
-        ),
-        q=qn if use_qk_l2norm_in_kernel else q,
-        k=kn if use_qk_l2norm_in_kernel else k,
-        v=v,
-        g=g,
-        beta=beta,
-        chunks=chunks,
-        w=w,
-        u=u,
-        at=at,
-        gc=gc,
-    )
-    call.launch(
-        "forward",
-        dict(BC=BC, DK=DK, DV=DV, io=call.dtype("io"), varlen=varlen, turned=DK % 64 != 0, warps=4),
-        [
-            (dict(BV=64, stages=2), 4 * HV * N * DV >= 3 * 64 * sms),
-            (dict(BV=32, stages=2), 4 * HV * N * DV >= 3 * 32 * sms),
-            (dict(BV=16, stages=2), True),
-            (dict(BV=32, stages=2), False),
-            (dict(BV=32, stages=1), False),
-        ],
-        q=qn if use_qk_l2norm_in_kernel else q,
-        k=kn if use_qk_l2norm_in_kernel else k,
-        w=w.view(len(w), T, H, R, DK),
-        u=u.view(len(u), T, H, R, DV),
-        at=at.view(len(at), T, H, R, BC),
-        g=gc.view(len(gc), H, R, NC, BC),
-        scale=scale,
-        first=initial_state.view(len(initial_state), H, R, DK, DV),
-        cu=cu_seqlens,
-        o=o.view(len(o), T, H, R, DV),
-        final=final_state.view(len(final_state), H, R, DK, DV),
-    )
+    if not hopper:
+        call.launch(
+            "prepare_blocked",
+            dict(
+                BC=BC,
+                DK=DK,
+                DV=DV,
+                io=call.dtype("io"),
+                layout="bthd",
+                gate="fla",
+                sum="inside",
+                base="e",
+                outputs="wu",
+                scores=True,
+                G=R,
+                varlen=varlen,
+            ),
+            q=qn if use_qk_l2norm_in_kernel else q,
+            k=kn if use_qk_l2norm_in_kernel else k,
+            v=v,
+            g=g,
+            beta=beta,
+            chunks=chunks,
+            w=w,
+            u=u,
+            at=at,
+            gc=gc,
+        )
+        call.launch(
+            "forward",
+            dict(
+                BC=BC,
+                DK=DK,
+                DV=DV,
+                io=call.dtype("io"),
+                varlen=varlen,
+                turned=DK % 64 != 0,
+                warps=4,
+            ),
+            [
+                (dict(BV=64, stages=2), 4 * HV * N * DV >= 3 * 64 * sms),
+                (dict(BV=32, stages=2), 4 * HV * N * DV >= 3 * 32 * sms),
+                (dict(BV=16, stages=2), True),
+                (dict(BV=32, stages=2), False),
+                (dict(BV=32, stages=1), False),
+            ],
+            q=qn if use_qk_l2norm_in_kernel else q,
+            k=kn if use_qk_l2norm_in_kernel else k,
+            w=w.view(len(w), T, H, R, DK),
+            u=u.view(len(u), T, H, R, DV),
+            at=at.view(len(at), T, H, R, BC),
+            g=gc.view(len(gc), H, R, NC, BC),
+            scale=scale,
+            first=initial_state.view(len(initial_state), H, R, DK, DV),
+            cu=cu_seqlens,
+            o=o.view(len(o), T, H, R, DV),
+            final=final_state.view(len(final_state), H, R, DK, DV),
+        )
+    if hopper:
+        call.launch(
+            "forward_prepare",
+            dict(BC=BC, DK=DK, io=call.dtype("io"), layout="bthd"),
+            k=kn if use_qk_l2norm_in_kernel else k,
+            g=g,
+            beta=beta,
+            a=a,
+            gx=gx,
+            gl=gl,
+        )
+    if hopper and DK == 128:
+        call.launch(
+            "forward_hopper",
+            dict(BC=BC, DK=DK, DV=DV, io=call.dtype("io"), layout="bthd"),
+            q=qn if use_qk_l2norm_in_kernel else q,
+            k=kn if use_qk_l2norm_in_kernel else k,
+            v=v,
+            a=a,
+            gx=gx,
+            gl=gl,
+            scale=scale,
+            cutoff=cutoff,
+            first=initial_state,
+            o=o,
+            final=final_state,
+        )
+    if hopper and DK == 64:
+        call.launch(
+            "forward_hopper_narrow",
+            dict(BC=BC, DK=DK, DV=DV, io=call.dtype("io"), layout="bthd"),
+            q=qn if use_qk_l2norm_in_kernel else q,
+            k=kn if use_qk_l2norm_in_kernel else k,
+            v=v,
+            a=a,
+            gx=gx,
+            gl=gl,
+            scale=scale,
+            cutoff=cutoff,
+            first=initial_state,
+            o=o,
+            final=final_state,
+        )
     return o, final_state if output_final_state else None
 
 

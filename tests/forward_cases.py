@@ -48,7 +48,7 @@ def forward_case(
     each = -(-chunks // segments)
     segments = -(-chunks // each)
     a, gx, gl = prepared(k, g, beta, chunk, segments, each)
-    scale = torch.tensor([width**-0.5, cutoff], **double)
+    scale, cutoff = (torch.tensor([x], **double) for x in (width**-0.5, cutoff))
     count = batch if states else 0
     first = torch.randn(count, values, width, width, **double)
     rows = (x.transpose(1, 2) for x in (q, k, v, g, beta))
@@ -58,6 +58,6 @@ def forward_case(
     if layout == "bthd":
         turned = {name: x.transpose(1, 2).contiguous() for name, x in turned.items()}
     want["o"] = turned.pop("o")
-    tensors = dict(**turned, a=a, gx=gx, gl=gl, scale=scale, first=first)
+    tensors = dict(**turned, a=a, gx=gx, gl=gl, scale=scale, cutoff=cutoff, first=first)
     sizes = dict(B=batch, H=heads, HV=values, T=length, NC=chunks, P=segments, SEG=each)
     return tensors, {**sizes, "S": count, "F": count}, want

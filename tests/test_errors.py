@@ -1260,6 +1260,9 @@ GOOD = {
         (ASSIGN, "- |\n          t_s[i, j] = (p_f[i, j]\n                       * g_s[i])")
     ],
     "a tensor read element by element": [(VALUE, "p_f[i, j] * g[b, c*N + i] * g_s[i]")],
+    "a map of one point, wherever it writes": [
+        (GEMM, GEMM + "\n    - map: {e: 1}\n      do: ['g_s[c % N] = 0.0']")
+    ],
     "raw lines": [
         (
             GEMM,

@@ -28,7 +28,9 @@ functions:
     values:
       N: where(ends, M - 1, B)
       BC: {of: [64, 32], fits: scale}
+      wide: {all: [{that: sm >= 80, else: "it is sm_{sm}"}, {that: io != float32, else: float32}]}
     tensors:
+      least: {number: -2.5}
       pieces: {pieces: ends, of: BC}
       y: {shape: [B, T, D], dtype: io}
       z: {shape: [N, D], dtype: acc, when: fast}
@@ -61,6 +63,11 @@ MISTAKES = {
     "splits nothing": ("splits: T", "splits: K", "'ends' splits an unknown size 'K'"),
     "pieces of nothing": (", of: BC", "", "'pieces' has pieces of no size"),
     "a word of Python": ("twice:", "»lambda:", "'lambda' can't name a function"),
+    "a condition of nothing": ("{that: sm >= 80, else", "{else", "a check is a condition and what is wrong else"),
+    "a condition of a kernel": ("io != float32", "»half != float32", "unknown name 'half'"),
+    "braces of a condition": ("it is sm_{sm}", "it is {io.x}", "braces of a message hold the name"),
+    "a value of no kind": ("{of: [64, 32], fits: scale}", "»{of: [64, 32]}", "a value of several says which fits"),
+    "a number of nothing": ("number: -2.5", "number: »K + 1", "unknown name 'K'"),
     "no functions": (SMALL[SMALL.index("functions:") :], "", "a pipeline has no 'functions'"),
 }  # fmt: skip
 
@@ -99,6 +106,9 @@ def test_what_it_renders():
         'pieces = call.pieces("ends", BC)',
         'z = call.new([N if fast else 0, D], "acc")',
         "return y, z if fast else None",
+        "sm = call.architecture()",
+        """wide = call.holds("wide", (sm >= 80, 'it is sm_{sm}', dict(sm=sm)), (call.dtype('io') != 'float32', 'float32', dict()))""",
+        'least = call.number("least", -2.5)',
     ):
         assert any(line in have for have in lines), line
     assert "mode='quick'" in made and "x=x.view(len(x), T, D)" in made

@@ -139,11 +139,11 @@ def _may_hold(guard: ast.AST, values) -> bool:
 def meeting(index: tuple[ast.expr, ...], axes: tuple[Axis, ...], scope: Scope, guards: Guards):
     """Why two points of a map may write one element, or None if no two do."""
     plain = {i.id for i in index if isinstance(i, ast.Name)}
-    own = {a.name for a in axes}
+    own = {a.name for a in axes if a.extent > 1}
     if own <= plain:
         return None
-    missing = [a.name for a in axes if a.name not in {n.id for i in index for n in names(i)}]
-    missing = [m for m in missing if {a.name: a.extent for a in axes}[m] > 1]
+    said = {n.id for i in index for n in names(i)}
+    missing = [a.name for a in axes if a.name in own - said]
     if missing:
         return f"no index says {' and '.join(missing)}"
     # Names of the world around move all points alike, unless they stand in one term with an index.

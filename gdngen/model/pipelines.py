@@ -28,12 +28,15 @@ OWN_KEYS = {
     "function": "doc arguments checks values tensors steps returns keep",
     "argument": "shape dtype convert optional splits number flag doc",
     "check": "that else",
-    "value": "of fits",
-    "made": "shape dtype when pieces of doc",
+    "value": "of fits all",
+    "made": "shape dtype when pieces of number doc",
     "step": "kernel when set choose tensors",
 }
 SPEC = re.compile(r"[A-Za-z]\w*(/[A-Za-z]\w*)*\Z")  # a file below specs/, without suffix
-DEVICE = "sms"  # multiprocessors of the device that the tensors are on; 1 on the CPU
+DEVICE = (
+    "sms",
+    "sm",
+)  # of the tensors' device: multiprocessors, 1 on the CPU; architecture, say 90, or 0
 CALLABLE = ("where", "min", "max", "abs", "ceildiv")  # functions that size expressions may call
 
 
@@ -63,7 +66,7 @@ class Argument:
 class Made:
     """A tensor that the function allocates, where `when` holds.
 
-    With `pieces`, an argument that splits rows into sequences, it is not empty but a table [n, 2]: the
+    With `number` it is that number, as a kernel takes one. With `pieces`, an argument that splits rows into sequences, it is not empty but a table [n, 2]: the
     first row of each piece of at most `of` rows of a sequence, and where its sequence ends.
     """
 
@@ -75,6 +78,7 @@ class Made:
     doc: str
     pieces: str = ""
     of: Source | None = None
+    number: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -94,11 +98,13 @@ class Step:
 @dataclass(frozen=True)
 class Value:
     """A size worked out from others: the first of `of`, or, with `fits`, the first with which the
-    device holds a variant of every step that runs this kernel."""
+    device holds a variant of every step that runs this kernel; or, with `all`, whether every one of
+    these conditions holds, each with what is so where it does not."""
 
     name: str
     of: tuple[Source, ...]
     fits: str = ""
+    all: tuple[tuple[Source, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,7 @@ class _Reader(Reader):
         node = self.keys(self.mapping(value, f"function '{key.text}'"), "function")
         arguments = tuple(self.arguments(node))
         bound = {s.node.id for a in arguments for s in a.shape if isinstance(s.node, ast.Name)}
-        known = bound | {a.name for a in arguments if a.kind != "tensor"} | {DEVICE}
+        known = bound | {a.name for a in arguments if a.kind != "tensor"} | {*DEVICE}
         known |= {a.name for a in arguments if a.optional}  # whether it is given
         for a in arguments:
             for s in (*a.shape, *([a.default] if a.default else [])):
@@ -207,11 +213,17 @@ class _Reader(Reader):
             found = self.expr(item, "a value")
             return Value(name.text, (found,)) if found and self.sizes(found, known) else None
         own = self.keys(item, "value")
+        if own.get("all"):
+            known = known | set(DTYPES)
+            conditions = tuple(self.checks(own, known, "all"))
+            return Value(name.text, (), all=conditions) if conditions else None
         of = [self.expr(i, "a value") for i in self.items(own.get("of"), "a list of values")]
         fits = self.scalar(own.get("fits"), "a kernel")
         if not of or fits is None:
             self.error(
-                item.where, "a value of several says which fits", "{of: [64, 32], fits: forward}"
+                item.where,
+                "a value of several says which fits; a condition, what all must hold",
+                "{of: [64, 32], fits: forward}, or {all: [{that: DK == DV, else: they differ}]}",
             )
             return None
         good = all(s and self.sizes(s, known) for s in of)
@@ -274,6 +286,11 @@ class _Reader(Reader):
             shape = self.shape(own)
             for s in (*shape, *([when] if when else [])):
                 self.sizes(s, known)
+            if number := self.expr(own.get("number"), "a number"):
+                if self.name(key, "tensor") and self.sizes(number, known):
+                    where, doc = key.where, self.doc(own)
+                    yield Made(key.text, where, (), "float32", when, doc, number=number)
+                continue
             pieces, of = self.word(own.get("pieces"), "argument", tuple(splits)), None
             if pieces:
                 of = self.expr(own.get("of"), "how many rows a piece has")
@@ -284,8 +301,8 @@ class _Reader(Reader):
                 dtype = "int32" if pieces else self.dtype(own, key)
                 yield Made(key.text, key.where, shape, dtype, when, self.doc(own), pieces or "", of)
 
-    def checks(self, node: Mapping, known: set[str]):
-        for item in self.items(node.get("checks"), "checks") if node.get("checks") else ():
+    def checks(self, node: Mapping, known: set[str], key: str = "checks"):
+        for item in self.items(node.get(key), key) if node.get(key) else ():
             own = self.keys(self.mapping(item, "a check"), "check")
             that, otherwise = self.expr(own.get("that"), "that"), self.scalar(
                 own.get("else"), "else"

@@ -11,9 +11,12 @@ from pathlib import Path
 
 from gdngen.language.expr import CONSTANTS, copied
 from gdngen.language.source import Source
-from gdngen.model.pipelines import Argument, Function, Made, Pipeline, Step, Value
+from gdngen.language.syntax import DTYPES
+from gdngen.model.pipelines import DEVICE, Argument, Function, Made, Pipeline, Step, Value
 from gdngen.model.types import INTS
 from gdngen.render import render
+
+DEVICE_CALLS = {"sms": "call.multiprocessors()", "sm": "call.architecture()"}
 
 
 def text(pipeline: Pipeline, spec: str, templates: Path = render.TEMPLATES) -> str:
@@ -33,7 +36,7 @@ def _view(f: Function, pipeline: Pipeline) -> dict:
     given = {a.name for a in f.arguments if a.optional}
     used = {n.id for s in _expressions(f) for n in ast.walk(s.node) if isinstance(n, ast.Name)}
     open_ = {name for name, words in pipeline.dtypes if len(words) > 1}
-    words = {*bound, *(a.name for a in f.arguments), *(v.name for v in f.values), "sms"}
+    words = {*bound, *(a.name for a in f.arguments), *(v.name for v in f.values), *DEVICE}
     write = _Writer(given, dict(pipeline.dtypes), open_, words)
     return {
         "name": f.name,
@@ -46,7 +49,7 @@ def _view(f: Function, pipeline: Pipeline) -> dict:
         "bound": [name for name in bound],
         "numbers": [(a.name, write(a.default)) for a in f.arguments if a.kind == "number"],
         "checks": [(write(that), repr(text), _braced(text)) for that, text in f.checks],
-        "device": "sms" in used,
+        "device": [(name, DEVICE_CALLS[name]) for name in DEVICE if name in used],
         "settings": [(v.name, _value(v, f, write)) for v in f.values],
         "made": [_made(m, write) for m in f.tensors],
         "groups": [
@@ -62,9 +65,10 @@ def _view(f: Function, pipeline: Pipeline) -> dict:
 
 def _expressions(f: Function) -> list[Source]:
     found = [that for that, _ in f.checks] + [s for v in f.values for s in v.of]
+    found += [that for v in f.values for that, _ in v.all]
     found += [a.default for a in f.arguments if a.default]
     for m in f.tensors:
-        found += [*m.shape, *(s for s in (m.when, m.of) if s)]
+        found += [*m.shape, *(s for s in (m.when, m.of, m.number) if s)]
     for s in f.steps:
         found += [*([s.when] if s.when else []), *(v for _, v in s.values + s.tensors)]
         for values, cond in s.choose:
@@ -119,11 +123,19 @@ def _bind(a: Argument) -> str:
 
 
 def _value(v: Value, f: Function, write: "_Writer") -> str:
+    if v.all:
+        conditions = ", ".join(_condition(that, text, write) for that, text in v.all)
+        return f'call.holds("{v.name}", {conditions})'
     if not v.fits:
         return write(v.of[0])
     fits = [f"call.fits({_variant(_step(s, write))})" for s in f.steps if s.kernel.text == v.fits]
     ways = ", ".join(map(write, v.of))
     return f"next(({v.name} for {v.name} in [{ways}] if {' and '.join(fits)}), {write(v.of[0])})"
+
+
+def _condition(that: Source, text: str, write: "_Writer") -> str:
+    values = "".join(f", {n}={n}" for n in _braced(text))
+    return f"({write(that)}, {text!r}, dict({values[2:]}))"
 
 
 def _variant(step: dict) -> str:
@@ -137,6 +149,8 @@ def _variant(step: dict) -> str:
 
 
 def _made(m: Made, write: "_Writer") -> str:
+    if m.number:
+        return f'{m.name} = call.number("{m.name}", {write(m.number)})'
     if m.pieces:
         return f'{m.name} = call.pieces("{m.pieces}", {write(m.of)})'
     sides = [write(s) for s in m.shape]
@@ -196,6 +210,8 @@ class _Python(ast.NodeTransformer):
             return ast.parse(f'call.dtype("{n.id}")', mode="eval").body
         if n.id in self.dtypes:
             return ast.Constant(self.dtypes[n.id][0])
+        if n.id in DTYPES:
+            return ast.Constant(n.id)
         return ast.Constant(n.id == "true") if n.id in ("true", "false") else n
 
     def visit_Subscript(self, n: ast.Subscript) -> ast.expr:

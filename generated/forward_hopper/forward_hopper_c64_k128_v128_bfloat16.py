@@ -9,16 +9,17 @@ A sequence is cut into P segments of SEG chunks. Each starts from h = 0 so many 
 warm-up, that what lies before has decayed below e^cutoff, or at the first chunk of all, from `first`.
 
 Tensors
-    q      in   [B, H, T, DK]        bfloat16
-    k      in   [B, H, T, DK]        bfloat16  a head serves HV // H heads of values
-    v      in   [B, HV, T, DV]       bfloat16
-    a      in   [B, HV, NC, BC, BC]  bfloat16
-    gx     in   [B, HV, NC, 3 * BC]  float32
-    gl     in   [B, HV, P, SEG]      float32   log gate of each chunk
-    scale  in   [2]                  float32   of outputs; and the cutoff
-    first  in   [S, HV, DK, DV]      float32   states before the first row
-    o      out  [B, HV, T, DV]       bfloat16
-    final  out  [F, HV, DK, DV]      float32   states behind the last row
+    q       in   [B, H, T, DK]        bfloat16
+    k       in   [B, H, T, DK]        bfloat16  a head serves HV // H heads of values
+    v       in   [B, HV, T, DV]       bfloat16
+    a       in   [B, HV, NC, BC, BC]  bfloat16
+    gx      in   [B, HV, NC, 3 * BC]  float32
+    gl      in   [B, HV, P, SEG]      float32   log gate of each chunk
+    scale   in   [1]                  float32   of outputs
+    cutoff  in   [1]                  float32   log of the decay behind which a segment is not looked
+    first   in   [S, HV, DK, DV]      float32   states before the first row
+    o       out  [B, HV, T, DV]       bfloat16
+    final   out  [F, HV, DK, DV]      float32   states behind the last row
 
 Shared storage, policy separate: 224,336 bytes on sm_90
       49,152  bfloat16[3, 64, 128]    q_s  load .. output
@@ -137,7 +138,8 @@ def forward_hopper():
         a: T.Tensor([B, HV, NC, BC, BC], io),
         gx: T.Tensor([B, HV, NC, 3 * BC], acc),
         gl: T.Tensor([B, HV, P, SEG], acc),
-        scale: T.Tensor([2], acc),
+        scale: T.Tensor([1], acc),
+        cutoff: T.Tensor([1], acc),
         first: T.Tensor([S, HV, DK, DV], acc),
         o: T.Tensor([B, HV, T_, DV], io),
         final: T.Tensor([F, HV, DK, DV], acc),
@@ -150,7 +152,7 @@ def forward_hopper():
             nw_sum = T.alloc_var("float32")
             nw = 0
             nw_sum = 0.0
-            while (nw < c0) & (nw_sum > scale[1]):
+            while (nw < c0) & (nw_sum > cutoff[0]):
                 nw_sum = nw_sum + gl[b, h, (c0 - 1 - nw) // SEG, (c0 - 1 - nw) % SEG]
                 nw = nw + 1
             n = nw + count

@@ -6,16 +6,17 @@ and two make outputs, of every other chunk each.
 Tensors, segments and their warm-up are those of `forward_hopper`.
 
 Tensors
-    q      in   [B, H, T, DK]        float16
-    k      in   [B, H, T, DK]        float16  a head serves HV // H heads of values
-    v      in   [B, HV, T, DV]       float16
-    a      in   [B, HV, NC, BC, BC]  float16
-    gx     in   [B, HV, NC, 3 * BC]  float32
-    gl     in   [B, HV, P, SEG]      float32  log gate of each chunk
-    scale  in   [2]                  float32  of outputs; and the cutoff
-    first  in   [S, HV, DK, DV]      float32  states before the first row
-    o      out  [B, HV, T, DV]       float16
-    final  out  [F, HV, DK, DV]      float32  states behind the last row
+    q       in   [B, H, T, DK]        float16
+    k       in   [B, H, T, DK]        float16  a head serves HV // H heads of values
+    v       in   [B, HV, T, DV]       float16
+    a       in   [B, HV, NC, BC, BC]  float16
+    gx      in   [B, HV, NC, 3 * BC]  float32
+    gl      in   [B, HV, P, SEG]      float32  log gate of each chunk
+    scale   in   [1]                  float32  of outputs
+    cutoff  in   [1]                  float32  log of the decay behind which a segment is not looked
+    first   in   [S, HV, DK, DV]      float32  states before the first row
+    o       out  [B, HV, T, DV]       float16
+    final   out  [F, HV, DK, DV]      float32  states behind the last row
 
 Shared storage, policy separate: 150,640 bytes on sm_90
       24,576  float16[3, 64, 64]  q_s  load .. output
@@ -138,7 +139,8 @@ def forward_hopper_narrow():
         a: T.Tensor([B, HV, NC, BC, BC], io),
         gx: T.Tensor([B, HV, NC, 3 * BC], acc),
         gl: T.Tensor([B, HV, P, SEG], acc),
-        scale: T.Tensor([2], acc),
+        scale: T.Tensor([1], acc),
+        cutoff: T.Tensor([1], acc),
         first: T.Tensor([S, HV, DK, DV], acc),
         o: T.Tensor([B, HV, T_, DV], io),
         final: T.Tensor([F, HV, DK, DV], acc),
@@ -151,7 +153,7 @@ def forward_hopper_narrow():
             nw_sum = T.alloc_var("float32")
             nw = 0
             nw_sum = 0.0
-            while (nw < c0) & (nw_sum > scale[1]):
+            while (nw < c0) & (nw_sum > cutoff[0]):
                 nw_sum = nw_sum + gl[b, h, (c0 - 1 - nw) // SEG, (c0 - 1 - nw) % SEG]
                 nw = nw + 1
             n = nw + count

@@ -1,0 +1,121 @@
+"""The whole forward for sm_90: what prepares chunks, the kernels of roles, and what chooses them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from forward_cases import prepared
+from test_forward import device, error, inputs  # noqa: F401  (a fixture)
+
+from gdngen import catalog, driver, runtime
+from gdngen.verify import coroutines, cpu, recurrence
+
+ROOT = Path(__file__).resolve().parent.parent
+FUNCTIONS = catalog.load(ROOT / "generated" / "gated_delta_rule.py", "chunk_gated_delta_rule")
+ROLES = ("forward_hopper", "forward_hopper_narrow")
+HOPPER = 90, 232_448  # architecture, bytes of shared memory that a block may have
+
+
+def variant(spec: str, **values):
+    """A shipped variant's kernel and file."""
+    wish = {name: str(value) for name, value in values.items()}
+    (found,) = driver.load(ROOT / "specs" / f"{spec}.yaml", wish).variants
+    return found.kernel, ROOT / "generated" / spec / f"{found.kernel.module}.py"
+
+
+@pytest.mark.parametrize(
+    "io, DK, layout, alike",
+    [
+        ("bfloat16", 128, "bthd", False),
+        ("float16", 64, "bhtd", False),
+        ("float16", 128, "bthd", True),
+    ],
+)
+def test_chunks_are_prepared_as_by_a_float64_inverse(io, DK, layout, alike):
+    """Two chunks and a ragged third, two heads of values for each of keys; `alike`: one key throughout,
+    at rates near 1, where repeated squaring of the whole system ends in NaN."""
+    B, H, HV, T, P, SEG = 2, 2, 4, 150, 2, 2
+    torch.manual_seed(0)
+    k = torch.nn.functional.normalize(torch.randn(B, H, T, DK, dtype=torch.float64), dim=-1)
+    g, beta = -torch.rand(B, HV, T) * 0.1, torch.rand(B, HV, T)
+    if alike:
+        k, g, beta = k[:, :, :1].expand_as(k), torch.zeros_like(g), 1 - 1e-3 * beta
+    k = k.to(getattr(torch, io))
+    want = prepared(k.double(), g.double(), beta.double(), 64, P, SEG)
+    a, gx, gl = (
+        torch.full(x.shape, torch.nan, dtype=d)
+        for x, d in zip(want, (k.dtype, torch.float32, torch.float32))
+    )
+    given = [x.transpose(1, 2).contiguous() if layout == "bthd" else x for x in (k, g, beta)]
+    _, path = variant("forward_prepare", io=io, DK=DK, layout=layout)
+    kernel = cpu.compile(path)
+    kernel.run(dict(zip("k g beta a gx gl".split(), (*given, a, gx, gl))))
+    near = {"bfloat16": 3e-3, "float16": 1e-3}[io]
+    assert error(a, want[0]) < near and error(gx, want[1]) < 1e-6
+    assert error(gl.flatten(2)[..., :3], want[2].flatten(2)[..., :3]) < 1e-6
+
+
+@pytest.fixture
+def with_roles(device, monkeypatch):  # noqa: F811
+    """Functions take the CPU for a Hopper GPU; roles run as coroutines."""
+    seen = device(*HOPPER)
+    compiled = runtime.compiled.__wrapped__
+
+    def run(found, kind, index=0):
+        if found.path.parent.name not in ROLES:
+            return compiled(found, kind, index)
+        values = {n: str(v) for n, v in found.values}
+        kernel, path = variant(found.path.parent.name, **values)
+        return lambda tensors: coroutines.run(kernel, path, {n: tensors[n] for n in found.tensors})
+
+    monkeypatch.setattr(runtime, "compiled", run)
+    monkeypatch.setattr(runtime.Call, "multiprocessors", lambda self: 64)
+    return seen
+
+
+@pytest.mark.parametrize("DK, T, io", [(128, 150, "bfloat16"), (64, 1100, "float16")])
+def test_the_function_runs_roles_on_hopper(with_roles, DK, T, io):
+    """Sequences in segments where they are long, from a state to a state, ragged, heads grouped."""
+    q, k, v, g, beta = inputs(io, T=T, DK=DK, DV=DK)
+    B, HV = v.shape[0], v.shape[2]
+    torch.manual_seed(1)
+    first = torch.randn(B, HV, DK, DK)
+    named = dict(initial_state=first, output_final_state=True)
+    o, final = FUNCTIONS(q, k, v, g, beta, **named)
+    want_o, want_final = recurrence.gated_delta_rule(q, k, v, g, beta, initial_state=first)
+    near = {"bfloat16": 8e-3, "float16": 2e-3}[io]
+    assert error(o, want_o) < near and error(final, want_final) < near
+    used = [f.path.parent.name for f in with_roles if isinstance(f, runtime.Found)]
+    assert used[-2:] == ["forward_prepare", ROLES[DK == 64]]
+
+
+WHY = {
+    "float32": (dict(io="float32"), {}, "tensors are float32"),
+    "heads of 96": (dict(DK=96, DV=192), {}, "heads are 96 and 192 wide"),
+    "sequences": (dict(B=1, T=6), dict(cu_seqlens=torch.tensor([0, 2, 6])), "one behind the other"),
+}
+
+
+@pytest.mark.parametrize("case", WHY)
+def test_simple_kernels_serve_the_rest_and_why_says_why(device, case):  # noqa: F811
+    device(*HOPPER)
+    changed, named, words = WHY[case]
+    given = inputs(**{"io": "bfloat16", "DK": 64, "DV": 64, **changed})
+    said = runtime.why(FUNCTIONS, *given, **named).splitlines()
+    assert said[0].startswith("hopper: no, ") and words in said[0]
+    assert [line.split()[0] for line in said[1:]] == ["specs/prepare_blocked.yaml", "specs/forward.yaml"]  # fmt: skip
+
+
+CHOSEN = {  # architecture -> what `why` says first, and which specs run
+    80: ("hopper: no, it is for sm_90, and the tensors are on sm_80", "prepare_blocked forward"),
+    90: ("hopper: yes", "forward_prepare forward_hopper"),
+    100: ("hopper: no, it is for sm_90, and the tensors are on sm_100", "prepare_blocked forward"),
+}
+
+
+@pytest.mark.parametrize("arch", CHOSEN)
+def test_why_on_each_device(device, arch):  # noqa: F811
+    device(arch, HOPPER[1])
+    first, *rest = runtime.why(FUNCTIONS, *inputs("bfloat16", DK=128, DV=128)).splitlines()
+    assert first == CHOSEN[arch][0]
+    assert [Path(line.split()[0]).stem for line in rest] == CHOSEN[arch][1].split()
