@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from rendering import kernels_of
+from rendering import SPECS, kernels_of
 from small_spec import edited, read
 
+from gdngen import driver
+from gdngen.language import expr
 from gdngen.model.analysis import analyse
-from gdngen.model.model import Copy
+from gdngen.model.model import Branch, Copy, Loop
 from gdngen.plan import bulk, plan
 from gdngen.plan.emission import Guarded
 from gdngen.roles.sync import (
@@ -106,6 +108,106 @@ def test_blocks_are_counted_in_the_order_of_the_layout():
     kernels = kernels_of("prepare_blocked")
     assert [name for name, _ in kernels[NAME].grid] == ["c", "h", "b"]
     assert [name for name, _ in kernels[f"{NAME}_layout_bthd"].grid] == ["h", "c", "b"]
+
+
+# -- rounds of a loop ------------------------------------------------------------------------------
+
+PREPARE = (SPECS / "forward_prepare.yaml").read_text()
+NEXT = """        - copy: k[b, hk, (c0 + n + 1)*BC:(c0 + n + 2)*BC, :] -> k_s    # of the next round
+          when: n + 1 < count
+"""
+FIRST = "    - copy: k[b, hk, c0*BC:(c0+1)*BC, :] -> k_s\n"
+GRAM = "        - gemm: k_s @ k_s.T -> s\n"
+OWN = "        - copy: k[b, hk, (c0 + n)*BC:(c0 + n + 1)*BC, :] -> k_s\n"
+assert PREPARE.count(NEXT) == PREPARE.count(FIRST) == PREPARE.count(GRAM) == 1
+
+
+def rounds_of(text: str, tmp_path, policy: str = "lean"):
+    """A kernel of a loop over rounds, planned."""
+    path = tmp_path / "forward_prepare.yaml"
+    path.write_text(text)
+    wish = {"io": "bfloat16", "DK": "128", "layout": "bhtd"}
+    (found,) = driver.load(path, wish).variants
+    kernel = found.kernel
+    return plan.plan(kernel, analyse(kernel), plan.Wish(policy), "sm_90")
+
+
+def unrolled(made, count: int) -> list:
+    """What `timed` says, with so many rounds of its loop run out: statement, and n."""
+    out = []
+    for stage in bulk.timed(made.kernel, made.plan.slots):
+        for s in stage:
+            if not isinstance(s, Loop):
+                out.append((s, 0))
+                continue
+            for n in range(count):
+                for x in s.body:
+                    if isinstance(x, Branch):
+                        assert len(x.then) == 2 and not x.other
+                        out += [(y, n) for y in x.then if n + 1 < count]
+                    else:
+                        out.append((x, n))
+    return out
+
+
+def check_rounds(steps: list, place) -> tuple[int, int]:
+    """Loads and stores of a run; everything waits for what it needs, in whatever round."""
+    loads, coming, leaving, used, seen = {}, {}, set(), set(), [0, 0]
+    fenced = together = True
+    for s, n in steps:
+        if isinstance(s, AsyncLoad):
+            (storage,) = bulk._storages(s.copy, place)[1]
+            assert storage not in coming and storage not in leaving
+            assert storage not in used or (fenced and together)
+            coming[storage] = s.barrier.name
+            assert expr.evaluate(s.round, {"n": n}) == loads.get(s.barrier.name, 0)
+            loads[s.barrier.name] = loads.get(s.barrier.name, 0) + 1
+            seen[0] += 1
+        elif isinstance(s, BarrierWait):
+            assert expr.evaluate(s.round, {"n": n}) == loads[s.barrier.name] - 1
+            coming = {k: v for k, v in coming.items() if v != s.barrier.name}
+        elif isinstance(s, AsyncStore):
+            assert fenced and together
+            leaving |= bulk._storages(s.copy, place)[0]
+            seen[1] += 1
+        elif isinstance(s, Drain):
+            leaving.clear()
+            together = False
+        elif isinstance(s, Fence):
+            fenced, together = True, False
+        elif isinstance(s, Together):
+            together = True
+        elif not isinstance(s, BarrierArrive):
+            touches, writes = bulk._storages(s, place)
+            assert not touches & coming.keys() and not writes & leaving
+            used |= touches
+            fenced = together = False
+    assert not coming and not leaving, "a block ends while something is under way"
+    return tuple(seen)
+
+
+ROUNDS = {
+    "of the next round": (PREPARE, True),
+    "of its own round": (PREPARE.replace(NEXT, "").replace(FIRST, "").replace(GRAM, OWN + GRAM), True),
+    "of the round after the next": (PREPARE.replace("n + 1 < count", "n + 2 < count"), False),
+    "before its use": (PREPARE.replace(NEXT, "").replace(GRAM, NEXT + GRAM), False),
+    "in every round": (PREPARE.replace("          when: n + 1 < count\n", ""), False),
+    "not before the loop": (PREPARE.replace(FIRST, "    - fill: 0 -> k_s\n"), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["separate", "lean"])
+@pytest.mark.parametrize("case", ROUNDS)
+def test_rounds_of_a_loop_wait_for_what_they_need(case, policy, tmp_path):
+    """A load of the loop is made by TMA where each is used once before the next, else as any copy is."""
+    text, by_tma = ROUNDS[case]
+    made = rounds_of(text, tmp_path, policy)
+    place = {t: s.name for s in made.plan.slots for t in s.tenants}
+    inside = [c for c in bulk.loads(made.kernel) if made.kernel.statements().count(c) == 0]
+    assert bool(inside) == by_tma
+    if by_tma:
+        for count in (1, 2, 5):
+            assert check_rounds(unrolled(made, count), place) == (count, count)
 
 
 WRONG = (

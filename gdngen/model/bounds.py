@@ -19,6 +19,7 @@ from gdngen.language.expr import (
     interval,
     linear,
     names,
+    same,
 )
 from gdngen.model.context import Scope
 from gdngen.model.model import Axis
@@ -138,6 +139,7 @@ def _may_hold(guard: ast.AST, values) -> bool:
 
 def meeting(index: tuple[ast.expr, ...], axes: tuple[Axis, ...], scope: Scope, guards: Guards):
     """Why two points of a map may write one element, or None if no two do."""
+    index = _joined(index)
     plain = {i.id for i in index if isinstance(i, ast.Name)}
     own = {a.name for a in axes if a.extent > 1}
     if own <= plain:
@@ -157,6 +159,23 @@ def meeting(index: tuple[ast.expr, ...], axes: tuple[Axis, ...], scope: Scope, g
     if tried is None:
         return "gdngen can't show that they don't"
     return "two points meet" if len(set(tried)) < len(tried) else None
+
+
+def _joined(index: Sequence[ast.expr]) -> list[ast.expr]:
+    """The index with e for e // m and e % m: two values of e that agree in both are one."""
+    out = list(index)
+    for a in index:
+        for b in index:
+            match a, b:
+                case (
+                    ast.BinOp(left=e, op=ast.FloorDiv(), right=m),
+                    ast.BinOp(left=f, op=ast.Mod(), right=n),
+                ) if (
+                    same(e, f) and same(m, n) and a in out and b in out
+                ):
+                    out[out.index(a)] = e
+                    out.remove(b)
+    return out
 
 
 def covered(index: tuple[ast.expr, ...], axes: tuple[Axis, ...], shape: tuple[int, ...]) -> bool:

@@ -3,17 +3,38 @@
 A kernel that says `async` has its whole tiles loaded and stored so on devices that can. A load starts
 where it stands and is waited for where its tile is first touched; a store goes on until its tile's
 storage is written again. TMA reads 0 outside a tensor and writes nothing there: no bounds checks.
+
+In a loop over chunks a tile is loaded so in its own round, or, behind its last use, for the next one:
+
+    - copy: k[b, h, c*BC:(c+1)*BC, :] -> k_s              # before the loop, of its first round
+    - loop: {i: n}
+      do:
+        - ...                                             # k_s is used
+        - copy: k[b, h, (c+i+1)*BC:(c+i+2)*BC, :] -> k_s
+          when: i + 1 < n
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gdngen.errors import Location
 from gdngen.language import expr
-from gdngen.model.model import BYTES, Copy, Kernel, Region, Span, Statement, leaves
+from gdngen.model.model import (
+    BYTES,
+    Branch,
+    Copy,
+    Kernel,
+    Loop,
+    Region,
+    Span,
+    Statement,
+    leaves,
+    touched,
+)
 from gdngen.plan import rewrite
 from gdngen.plan.emission import Emitted, Home, emitted, homes, members
 from gdngen.plan.instructions import has_tma
@@ -33,7 +54,6 @@ if TYPE_CHECKING:
 
 UNIT = 16  # bytes, of which TMA moves whole ones
 SIDE = 256  # elements, the longest side of what one copy moves
-ROUND = ast.Constant(0)  # a barrier is used once
 
 
 def wanted(kernel: Kernel, target: str) -> bool:
@@ -46,10 +66,55 @@ def loads(kernel: Kernel) -> list[Copy]:
 
 
 def _bulk(kernel: Kernel) -> Iterator[Copy]:
-    """Copies of whole tiles from and to tensors, outside loops and branches."""
-    for s in kernel.statements():
+    """Copies of whole tiles from and to tensors: outside loops and branches, and in loops over rounds."""
+    body = kernel.statements()
+    for at, s in enumerate(body):
         if isinstance(s, Copy) and _is_bulk(s, kernel):
             yield s
+        elif isinstance(s, Loop) and s.kind == "loop" and s.var:
+            for x in s.body:
+                copy = x if isinstance(x, Copy) else _of_next_round(x, s)
+                if copy is None or not _is_bulk(copy, kernel):
+                    continue
+                if kernel.tensor(copy.src.name) is None:
+                    fits = x is copy  # a store
+                else:
+                    fits = _in_turn(copy, x, s, kernel)
+                if fits:
+                    yield copy
+
+
+def _of_next_round(s: Statement, loop: Loop) -> Copy | None:
+    """The copy that a branch makes in every round but the last, if it makes no more."""
+    if not isinstance(s, Branch) or s.other or len(s.then) != 1 or not isinstance(s.then[0], Copy):
+        return None
+    match s.cond:
+        case ast.Compare(left=left, ops=[ast.Lt()], comparators=[right]):
+            rest = ast.BinOp(ast.BinOp(right, ast.Sub(), left), ast.Sub(), loop.count)
+            is_next = expr.linear(rest, {}) == {loop.var: -1, "": -1}
+            return s.then[0] if is_next else None
+    return None
+
+
+def _in_turn(load: Copy, s: Statement, loop: Loop, kernel: Kernel) -> bool:
+    """Whether a tile is loaded once a round, and used in every one between a load and the next: its own
+    round's load stands before all uses, the next one's behind them, and that of the first before the loop.
+    """
+
+    def using(part: Sequence[Statement]) -> list[Statement]:
+        return [x for x in part if load.dst.name in touched(x)]
+
+    body, here = kernel.statements(), loop.body.index(s)
+    at = body.index(loop)
+    before, after = using(body[:at]), using(body[at + 1 :])
+    ahead, behind = using(loop.body[:here]), using(loop.body[here + 1 :])
+    written = {a.name for x in (*ahead, *behind) for c in leaves(x) for a in c.writes()}
+    if load.dst.name in written or after:
+        return False
+    if s is load:
+        return bool(behind) and not ahead and not before
+    first = isinstance(before[0], Copy) and _is_bulk(before[0], kernel) if before else False
+    return first and len(before) == 1 and bool(ahead) and not behind
 
 
 def _is_bulk(copy: Copy, kernel: Kernel) -> bool:
@@ -77,59 +142,110 @@ def _is_box(region: Region, kernel: Kernel, size: int) -> bool:
 
 
 def barriers(kernel: Kernel) -> tuple[Barrier, ...]:
-    """One for each load, which every thread arrives at."""
+    """One for each tile that is loaded, which every thread arrives at."""
+    tiles = dict.fromkeys(c.dst.name for c in loads(kernel))
     return tuple(
-        Barrier(rewrite.fresh(kernel, f"{c.dst.name}_full"), 1, kernel.threads)
-        for c in loads(kernel)
+        Barrier(rewrite.fresh(kernel, f"{tile}_full"), 1, kernel.threads) for tile in tiles
     )
 
 
 def timed(kernel: Kernel, slots: Iterable[Slot]) -> tuple[tuple[Emitted, ...], ...]:
     """Each stage's statements as they are emitted, with what starts copies and what waits for them."""
-    home = homes(slots)
-    place = {t: s.name for s in slots for t in s.tenants}
-    bulk = {c.id for c in _bulk(kernel)}
-    barrier = {c.id: b for c, b in zip(loads(kernel), barriers(kernel))}
-    coming: dict[str, Barrier] = {}  # storage -> what says that its tile is there
-    leaving: set[str] = set()  # storages that stores may still be reading
-    used: set[str] = set()
-    stages = []
-    for stage in kernel.stages:
-        out: list[Emitted] = []
-        for s in _apart(stage.body, bulk, kernel, home):
-            touches, writes = _storages(s, place)
-            for storage in [n for n in coming if n in touches]:
-                out.append(BarrierWait(*_at(s), coming.pop(storage), ROUND, 0))
-            load = isinstance(s, Copy) and s.id in barrier
-            # What threads did there is done before TMA writes, and what TMA reads before anyone does.
-            settled = [Fence(*_at(s))] if load and touches & used else []
-            if writes & leaving:
-                settled.append(Drain(*_at(s)))
-                leaving.clear()
-            out += [*settled, Together(*_at(s))] if settled else []
-            if load:
-                out += [AsyncLoad(*_at(s), s, barrier[s.id], ROUND)]
-                out += [BarrierArrive(*_at(s), barrier[s.id], ROUND)]
-                coming |= {n: barrier[s.id] for n in touches}
-            elif isinstance(s, Copy) and s.id in bulk:
-                out += [Fence(*_at(s)), Together(*_at(s)), AsyncStore(*_at(s), s)]
-                leaving |= touches
-            else:
-                out.append(s)
-            used |= touches
-        stages.append(out)
-    if leaving:
+    timing = _Timing(kernel, tuple(slots))
+    stages = [timing.body(stage.body) for stage in kernel.stages]
+    if timing.leaving:
         stages[-1].append(Drain(-1, kernel.stages[-1].where, kernel.stages[-1].name))
-    return tuple(map(tuple, stages))
+    return tuple(tuple(_apart(body, kernel, timing.home)) for body in stages)
 
 
-def _apart(
-    body: Sequence[Statement], bulk: set[int], kernel: Kernel, home: Home
-) -> Iterator[Emitted]:
+class _Timing:
+    """What is under way while statements go by.
+
+    coming   storage -> the barrier, and its round, that say that its tile is there
+    leaving  storages that stores may still be reading
+    used     storages that anything has touched
+    """
+
+    def __init__(self, kernel: Kernel, slots: tuple[Slot, ...]):
+        self.kernel = kernel
+        self.home = homes(slots)
+        self.place = {t: s.name for s in slots for t in s.tenants}
+        self.bulk = {c.id for c in _bulk(kernel)}
+        tiles = dict.fromkeys(c.dst.name for c in loads(kernel))
+        self.barrier = dict(zip(tiles, barriers(kernel)))
+        self.loaded = dict.fromkeys(tiles, 0)  # rounds, so far
+        self.coming: dict[str, tuple[Barrier, ast.expr]] = {}
+        self.leaving: frozenset[str] = frozenset()
+        self.used: frozenset[str] = frozenset()
+
+    def body(self, body: Sequence[Statement], loop: Loop | None = None) -> list[Statement]:
+        return [x for s in body for x in self.statement(s, loop)]
+
+    def statement(self, s: Statement, loop: Loop | None) -> list[Statement]:
+        if isinstance(s, Loop) and loop is None and self.bulk & {x.id for x in leaves(s)}:
+            return self.rounds(s)
+        copy = s if isinstance(s, Copy) else _of_next_round(s, loop) if loop else None
+        touches, writes = _storages(s, self.place)
+        out: list[Statement] = self.waits(touches, s, loop)
+        load = copy is not None and copy.id in self.bulk and copy.dst.name in self.barrier
+        # What threads did there is done before TMA writes, and what TMA reads before anyone does.
+        settled = [Fence(*_at(s))] if load and touches & self.used else []
+        if writes & self.leaving:
+            settled.append(Drain(*_at(s)))
+            self.leaving = frozenset()
+        out += [*settled, Together(*_at(s))] if settled else []
+        if load:
+            barrier, round_ = self.barrier[copy.dst.name], self.round(copy, s, loop)
+            arrive = BarrierArrive(*_at(s), barrier, round_)
+            started = (AsyncLoad(*_at(s), copy, barrier, round_), arrive)
+            out += [replace(s, then=started)] if isinstance(s, Branch) else started
+            self.coming |= {n: (barrier, round_) for n in touches}
+        elif copy is not None and copy.id in self.bulk:
+            out += [Fence(*_at(s)), Together(*_at(s)), AsyncStore(*_at(s), copy)]
+            self.leaving |= touches
+        else:
+            out.append(s)
+        self.used |= touches
+        return out
+
+    def waits(self, touches: set[str], s: Statement, loop: Loop | None) -> list[Statement]:
+        """For tiles that a statement touches and that are coming; in a loop that loads them, round by
+        round."""
+        found = []
+        for storage in [n for n in self.coming if n in touches]:
+            barrier, round_ = self.coming.pop(storage)
+            if loop and self.loaded_in(loop, barrier):
+                round_ = ast.Name(loop.var)
+            found.append(BarrierWait(*_at(s), barrier, round_, 0))
+        return found
+
+    def loaded_in(self, loop: Loop, barrier: Barrier) -> bool:
+        mine = (c for c in leaves(loop) if isinstance(c, Copy) and c.id in self.bulk)
+        return any(self.barrier.get(c.dst.name) == barrier for c in mine)
+
+    def round(self, load: Copy, s: Statement, loop: Loop | None) -> ast.expr:
+        """The number of a load among those of its tile."""
+        if loop:
+            name = ast.Name(loop.var)
+            return ast.BinOp(name, ast.Add(), ast.Constant(1)) if isinstance(s, Branch) else name
+        self.loaded[load.dst.name] += 1
+        return ast.Constant(self.loaded[load.dst.name] - 1)
+
+    def rounds(self, loop: Loop) -> list[Statement]:
+        """A loop, whose rounds may find under way what those before have left so."""
+        coming, leaving = dict(self.coming), self.leaving
+        self.body(loop.body, loop)  # what a round leaves
+        self.coming, self.leaving = coming, self.leaving | leaving
+        body = self.body(loop.body, loop)
+        self.coming = {n: on for n, on in self.coming.items() if not self.loaded_in(loop, on[0])}
+        return [replace(loop, body=tuple(body))]
+
+
+def _apart(body: Sequence[Statement], kernel: Kernel, home: Home) -> Iterator[Emitted]:
     """`emitted`, with what TMA copies taken out of the groups of loads: it needs no bounds checks."""
     run: list[Statement] = []
     for s in body:
-        if isinstance(s, Copy) and s.id in bulk:
+        if isinstance(s, (AsyncLoad, AsyncStore)):
             yield from emitted(run, kernel, home)
             run = []
             yield s

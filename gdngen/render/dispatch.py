@@ -56,7 +56,7 @@ def view(s: Statement, text: Text) -> View | None:
 
 
 def _slot(b: Barrier, at: ast.expr, text: Text) -> str:
-    if b.slots == 1 and isinstance(at, ast.Constant):
+    if b.slots == 1 and (isinstance(at, ast.Constant) or not text.kernel.roles):
         return safe(b.name)
     place = ast.BinOp(at, ast.Mod(), ast.Constant(b.slots))
     return f"{safe(b.name)}[{text.expr(place)}]"

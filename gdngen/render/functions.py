@@ -12,7 +12,15 @@ from pathlib import Path
 from gdngen.language.expr import CONSTANTS, copied
 from gdngen.language.source import Source
 from gdngen.language.syntax import DTYPES
-from gdngen.model.pipelines import DEVICE, Argument, Function, Made, Pipeline, Step, Value
+from gdngen.model.pipelines import (
+    DEVICE,
+    Argument,
+    Function,
+    Made,
+    Pipeline,
+    Step,
+    Value,
+)
 from gdngen.model.types import INTS
 from gdngen.render import render
 

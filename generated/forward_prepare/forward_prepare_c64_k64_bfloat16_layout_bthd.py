@@ -12,16 +12,16 @@ Tensors
     gx    out  [B, HV, NC, 3 * BC]  float32
     gl    out  [B, HV, P, SEG]      float32
 
-Shared storage, policy lean: 29,192 bytes on sm_90
-       8,192  bfloat16[64, 64]  k_s     load .. system
-                                a_s     store
-         256  float32[64]       g_s     load .. system
-         256  float32[64]       beta_s  load .. store
-       4,096  float32[64, 16]   M       system .. invert
-       8,192  float16[64, 64]   L       invert
-                                Q       invert
-       8,192  float16[64, 64]   D       invert
-                                X       invert
+Shared storage, policy lean: 38,920 bytes on sm_90
+       8,192  bfloat16[64, 64]  k_s     load .. chunks
+       1,024  float32[4, 64]    g_s     load .. chunks
+       1,024  float32[4, 64]    beta_s  load .. chunks
+       4,096  float32[64, 16]   M       chunks
+       8,192  float16[64, 64]   L       chunks
+                                Q       chunks
+       8,192  float16[64, 64]   D       chunks
+                                X       chunks
+       8,192  bfloat16[64, 64]  a_s     chunks
 
 The compiler's own merging is off: these slots are all that the kernel asks for.
 """
@@ -57,17 +57,17 @@ def forward_prepare():
         gx: T.Tensor([B, HV, NC, 3 * BC], acc),
         gl: T.Tensor([B, HV, P, SEG], acc),
     ):
-        with T.Kernel(HV, NC, B, threads=128) as (h, c, b):
+        with T.Kernel(HV, T.ceildiv(NC, 4), B, threads=128) as (h, c, b):
             T.annotate_min_blocks_per_sm(4)
             k_s = T.alloc_shared([BC, DK], io)
-            g_s = T.alloc_shared([BC], acc)
-            beta_s = T.alloc_shared([BC], acc)
+            g_s = T.alloc_shared([4, BC], acc)
+            beta_s = T.alloc_shared([4, BC], acc)
             M = T.alloc_shared([BC, 16], acc)
             L = T.alloc_shared([BC, BC], tile)
             D = T.alloc_shared([BC, BC], tile)
-            a_s = k_s  # k_s is dead after system
-            Q = L  # L is dead after invert
-            X = D  # D is dead after invert
+            a_s = T.alloc_shared([BC, BC], io)
+            Q = L  # L is dead after chunks
+            X = D  # D is dead after chunks
             s = T.alloc_fragment([BC, BC], acc)
             p = T.alloc_fragment([BC, BC], acc)
             f = T.alloc_fragment([BC, BC], tile)
@@ -77,71 +77,80 @@ def forward_prepare():
             k_s_full = T.alloc_barrier(arrive_count=[128])
 
             # load
-            T.tma_copy(k[b, c * BC : (c + 1) * BC, h // (HV // H), :], k_s, barrier=k_s_full)
+            T.tma_copy(
+                k[b, c * 4 * BC : (c * 4 + 1) * BC, h // (HV // H), :], k_s, barrier=k_s_full
+            )
             T.barrier_arrive(k_s_full)
-            if (c + 1) * BC <= T_:
-                T.copy(beta[b, c * BC : (c + 1) * BC, h], beta_s)
-                T.copy(g[b, c * BC : (c + 1) * BC, h], g_s)
-            else:  # loads outside read 0
-                T.copy(beta[b, c * BC : (c + 1) * BC, h], beta_s)
-                T.copy(g[b, c * BC : (c + 1) * BC, h], g_s)
+            for n, i in T.Parallel(4, BC):
+                g_s[n, i] = g[b, (c * 4 + n) * BC + i, h]
+                beta_s[n, i] = beta[b, (c * 4 + n) * BC + i, h]
 
             # gates
-            T.cumsum(g_s, g_s, dim=0)
-            for i in T.Parallel(1):
-                gl[b, h, c // SEG, c % SEG] = g_s[BC - 1]
-            for i in T.Parallel(BC):
-                g_s[i] = g_s[i] * 1.4426950408889634
-            for i in T.Parallel(BC):
-                gx[b, h, c, i] = g_s[i]
-            for i in T.Parallel(BC):
-                gx[b, h, c, BC + i] = -T.exp2(g_s[i])
-            for i in T.Parallel(BC):
-                gx[b, h, c, 2 * BC + i] = T.exp2(g_s[BC - 1] - g_s[i])
+            T.cumsum(g_s, g_s, dim=1)
+            for n in T.Parallel(4):
+                gl[b, h, (c * 4 + n) // SEG, (c * 4 + n) % SEG] = g_s[n, BC - 1]
+            for n, i in T.Parallel(4, BC):
+                g_s[n, i] = g_s[n, i] * 1.4426950408889634
+            for n, i in T.Parallel(4, BC):
+                gx[b, h, c * 4 + n, i] = g_s[n, i]
+            for n, i in T.Parallel(4, BC):
+                gx[b, h, c * 4 + n, BC + i] = -T.exp2(g_s[n, i])
+            for n, i in T.Parallel(4, BC):
+                gx[b, h, c * 4 + n, 2 * BC + i] = T.exp2(g_s[n, BC - 1] - g_s[n, i])
 
-            # system
-            T.barrier_wait(k_s_full, 0)
-            T.gemm(k_s, k_s, s, transpose_B=True, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
-            for i, j in T.Parallel(BC, BC):
-                s[i, j] = s[i, j] * (beta_s[i] * T.exp2(g_s[i] - g_s[j]))
-            for i, j in T.Parallel(BC, BC):
-                if i // 16 == j // 16:
-                    M[i, j % 16] = s[i, j]
-
-            # invert
-            T.clear(D)
-            for col in T.Parallel(BC):
-                for row in T.unroll(16):
-                    for four in T.unroll((row + 3) // 4):
-                        for part in T.vectorized(4):
-                            entries[four * 4 + part] = M[col // 16 * 16 + row, four * 4 + part]
-                    column[row] = T.Select(row == col % 16, 1.0, 0.0)
-                    for above in T.unroll(row):
-                        column[row] -= entries[above] * column[above]
-                for row in T.unroll(16):
-                    D[col // 16 * 16 + row, col] = column[row]
-            for i, j in T.Parallel(BC, BC):
-                s[i, j] = T.Select(i // 16 > j // 16, s[i, j], T.cast(0, "float32"))
-            T.copy(s, L)
-            T.gemm(D, L, p, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
-            for i, j in T.Parallel(BC, BC):
-                f[i, j] = T.cast(T.Select(i == j, 1, 0) - p[i, j], tile)
-            T.gemm(f, D, s, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
-            T.copy(p, r)
-            T.copy(r, Q)
-            T.copy(s, X)
-            T.gemm(r, Q, p, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
-            for i, j in T.Parallel(BC, BC):
-                f[i, j] = T.cast(p[i, j] + T.Select(i == j, 1, 0), tile)
-            T.gemm(f, X, s, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
-
-            # store
-            for i, j in T.Parallel(BC, BC):
-                s[i, j] = s[i, j] * beta_s[j]
-            T.copy(s, a_s)
-            T.fence_proxy_async()
-            T.sync_threads()
-            T.tma_copy(a_s, a[b, h, c, :, :])
+            # chunks
+            for n in T.serial(T.max(T.min(4, NC - c * 4), 1)):
+                T.barrier_wait(k_s_full, n % 2)
+                T.gemm(
+                    k_s, k_s, s, transpose_B=True, clear_accum=True, policy=T.GemmWarpPolicy.FullRow
+                )
+                T.fence_proxy_async()
+                T.sync_threads()
+                if n + 1 < T.max(T.min(4, NC - c * 4), 1):
+                    T.tma_copy(
+                        k[b, (c * 4 + n + 1) * BC : (c * 4 + n + 2) * BC, h // (HV // H), :],
+                        k_s,
+                        barrier=k_s_full,
+                    )
+                    T.barrier_arrive(k_s_full)
+                for i, j in T.Parallel(BC, BC):
+                    s[i, j] = s[i, j] * (beta_s[n, i] * T.exp2(g_s[n, i] - g_s[n, j]))
+                for i, j in T.Parallel(BC, BC):
+                    if i // 16 == j // 16:
+                        M[i, j % 16] = s[i, j]
+                for i, j in T.Parallel(BC, BC):
+                    s[i, j] = T.Select(i // 16 > j // 16, s[i, j], T.cast(0, "float32"))
+                T.copy(s, L)
+                T.clear(D)
+                for col in T.Parallel(BC):
+                    for row in T.unroll(16):
+                        for four in T.unroll((row + 3) // 4):
+                            for part in T.vectorized(4):
+                                entries[four * 4 + part] = M[col // 16 * 16 + row, four * 4 + part]
+                        column[row] = T.Select(row == col % 16, 1.0, 0.0)
+                        for above in T.unroll(row):
+                            column[row] -= entries[above] * column[above]
+                    for row in T.unroll(16):
+                        D[col // 16 * 16 + row, col] = column[row]
+                T.gemm(D, L, p, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
+                T.copy(p, r)
+                for i, j in T.Parallel(BC, BC):
+                    f[i, j] = T.Select(i == j, 1, 0) - r[i, j]
+                T.copy(r, Q)
+                T.gemm(f, D, s, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
+                T.copy(s, X)
+                T.gemm(r, Q, p, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
+                for i, j in T.Parallel(BC, BC):
+                    f[i, j] = T.cast(p[i, j] + T.Select(i == j, 1, 0), tile)
+                T.gemm(f, X, s, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
+                for i, j in T.Parallel(BC, BC):
+                    s[i, j] = s[i, j] * beta_s[n, j]
+                T.tma_store_wait(0)
+                T.sync_threads()
+                T.copy(s, a_s)
+                T.fence_proxy_async()
+                T.sync_threads()
+                T.tma_copy(a_s, a[b, h, c * 4 + n, :, :])
             T.tma_store_wait(0)
 
     return forward_prepare
