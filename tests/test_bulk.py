@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import blocked_cases
 import pytest
 from rendering import SPECS, kernels_of
 from small_spec import edited, read
@@ -23,6 +24,7 @@ from gdngen.roles.sync import (
     Fence,
     Together,
 )
+from gdngen.verify import cpu
 
 NAME = "prepare_blocked_c64_k128_v128_bfloat16"
 VARLEN = "prepare_blocked_c64_k128_v128_bfloat16_layout_bthd_sum_inside_outputs_wu_scores_true_varlen_true"
@@ -36,7 +38,7 @@ def planned(policy: str, target: str = "sm_90"):
 
 def order(policy: str) -> list:
     made = planned(policy)
-    return [s for stage in bulk.timed(made.kernel, made.plan.slots) for s in stage]
+    return [s for stage in bulk.timed(made.kernel, made.plan.slots).stages for s in stage]
 
 
 def test_only_devices_with_tma_copy_so():
@@ -135,7 +137,16 @@ def rounds_of(text: str, tmp_path, policy: str = "lean"):
 def unrolled(made, count: int) -> list:
     """What `timed` says, with so many rounds of its loop run out: statement, and n."""
     out = []
-    for stage in bulk.timed(made.kernel, made.plan.slots):
+    timed = bulk.timed(made.kernel, made.plan.slots)
+    if timed.loop:
+        body = [s for stage in timed.stages for s in stage]
+        rounds = [(s, n) for n in range(count) for s in body]
+        steps = [(s, 0) for s in timed.before] + rounds + [(s, 0) for s in timed.behind]
+        for s, n in steps:
+            started = isinstance(s, Branch) and isinstance(s.then[0], AsyncLoad)
+            out += [(x, n) for x in s.then if n + 1 < count] if started else [(s, n)]
+        return out
+    for stage in bulk.timed(made.kernel, made.plan.slots).stages:
         for s in stage:
             if not isinstance(s, Loop):
                 out.append((s, 0))
@@ -210,7 +221,65 @@ def test_rounds_of_a_loop_wait_for_what_they_need(case, policy, tmp_path):
             assert check_rounds(unrolled(made, count), place) == (count, count)
 
 
+@pytest.mark.parametrize("policy", ["separate", "share", "lean"])
+@pytest.mark.parametrize("outputs", ["Awu", "wu"])
+def test_a_block_that_takes_several_waits_for_what_it_needs(policy, outputs):
+    """k and v of the next round are on their way as soon as their storage is free; A, w and u leave."""
+    wish = {"BC": "64", "DK": "64", "DV": "64", "io": "bfloat16", "G": "1", "sum": "given"}
+    wish |= {
+        "layout": "bthd",
+        "EACH": "3",
+        "outputs": outputs,
+        "scores": "false",
+        "varlen": "false",
+    }
+    (found,) = driver.load(SPECS / "prepare_blocked.yaml", wish).variants
+    kernel = found.kernel
+    made = plan.plan(kernel, analyse(kernel), plan.Wish(policy), "sm_90")
+    assert kernel.rounds == ("c", 3) and len(bulk.timed(kernel, made.plan.slots).before) == 4
+    place = {t: s.name for s in made.plan.slots for t in s.tenants}
+    stores = sum(isinstance(s, AsyncStore) for s, _ in unrolled(made, 1))
+    assert stores == len(outputs) or policy != "lean"  # others store fragments as they are
+    for count in (1, 2, 3):
+        assert check_rounds(unrolled(made, count), place) == (2 * count, stores * count)
+
+
+def test_a_load_into_storage_that_is_in_use_waits_for_its_own_round():
+    """With q, v lies where q lay: it cannot come before q of its round is done with."""
+    wish = {"BC": "64", "DK": "64", "DV": "64", "io": "bfloat16", "G": "1", "sum": "inside"}
+    wish |= {"layout": "bthd", "EACH": "2", "outputs": "wu", "scores": "true", "varlen": "false"}
+    (found,) = driver.load(SPECS / "prepare_blocked.yaml", wish).variants
+    kernel = found.kernel
+    made = plan.plan(kernel, analyse(kernel), plan.Wish("lean"), "sm_90")
+    assert any({"q_s", "v_s"} <= set(s.tenants) for s in made.plan.slots)
+    place = {t: s.name for s in made.plan.slots for t in s.tenants}
+    before = [
+        s.copy.dst.name
+        for s in bulk.timed(kernel, made.plan.slots).before
+        if isinstance(s, AsyncLoad)
+    ]
+    assert sorted(before) == ["k_s", "q_s"]
+    assert check_rounds(unrolled(made, 2), place)[0] == 6
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 200, 320])
+def test_a_block_that_takes_several_is_right(tokens):
+    """Whole blocks, and ones whose last round is missing or ragged, against a float64 solve."""
+    kernel = kernels_of("prepare_blocked")[
+        "prepare_blocked_c64_k64_v64_bfloat16_layout_bthd_each_2"
+    ]
+    path = SPECS.parent / "generated" / "prepare_blocked" / f"{kernel.module}_sm_90.py"
+    case = blocked_cases.Case(length=lambda chunk: tokens)
+    tensors = blocked_cases.inputs(case, kernel)
+    cpu.compile(path).run(tensors)
+    assert max(blocked_cases.errors(kernel, tensors).values()) < 6e-3
+
+
 WRONG = (
+    ("async: true\nrounds: {b: 2, c: 2}", "'rounds' names one block index and a number"),
+    ("async: true\nrounds: {d: 2}", "unknown block index 'd'"),
+    ("async: true\nrounds: {c: 0}", "how many a block takes is 0"),
+    ("rounds: {c: 2}", "async is not true"),
     ("async: 3", "'async' is 3; true or false is meant"),
     ("fast_math: N", "'fast_math' is 64; true or false is meant"),
     ("async: c > 0", "'c' is known only when the kernel runs"),
@@ -225,4 +294,4 @@ WRONG = (
 def test_mistakes_are_told_where_they_stand(line, said):
     got = read(edited(("threads: 128", f"threads: 128\n{line}")))
     assert len(got.errors) == 1 and said in str(got.errors[0])
-    assert got.errors[0].where.line == 14
+    assert got.errors[0].where.line == 14 + line.count("\n")

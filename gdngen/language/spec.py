@@ -76,6 +76,7 @@ class _Reader(StatementReader):
             threads=self.expr(root.get("threads"), "threads"),
             resident=self.expr(root.get("resident"), "resident"),
             asynchronous=self.expr(root.get("async"), "async"),
+            rounds=self.rounds(root),
             fast_math=self.expr(root.get("fast_math"), "fast_math"),
             targets=tuple(self.targets(root)),
             buffers=self.buffers(root),
@@ -190,6 +191,18 @@ class _Reader(StatementReader):
                 continue
             doc = self.doc(node)
             yield Role(key.text, key.where, units[0], count, each, registers, stages, doc)
+
+    def rounds(self, root: Mapping) -> tuple[Scalar, Source] | None:
+        node = root.get("rounds")
+        if node is None:
+            return None
+        entries = self.mapping(node, "rounds").entries
+        if len(entries) != 1:
+            self.error(node.where, "'rounds' names one block index and a number", "rounds: {c: 4}")
+            return None
+        key, value = entries[0]
+        found = self.expr(value, "how many a block takes")
+        return (key, found) if found else None
 
     def layouts(self, root: Mapping):
         hint = "layouts: [{when: order == 'bthd', swap: [1, 2], tensors: [q, k]}]"

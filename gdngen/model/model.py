@@ -412,6 +412,7 @@ class Kernel:
     reference: str | None
     resident: int = 1  # blocks that registers should leave room for on an SM
     asynchronous: bool = False  # whole tiles are copied by TMA, where there is one
+    rounds: tuple[str, int] | None = None  # so many of a block index in one block, where they are
     fast_math: bool = False  # exponentials and quotients by the fast instructions
     policy: str | None = None  # of sharing storage, where the variant names one
     ranges: tuple[tuple[str, tuple[float, float]], ...] = field(default=(), compare=False)

@@ -20,6 +20,7 @@ from gdngen.model.tiles import TILE
 DEFAULT_TARGETS = ("sm_80", "sm_90")
 MAX_THREADS = 1024
 MAX_RESIDENT = 32
+MAX_ROUNDS = 64
 
 
 def resolve(spec: Spec, choice: Choice, report: Report) -> model.Kernel | None:
@@ -80,6 +81,7 @@ class _Resolver:
             reference=spec.reference,
             resident=self.resident(),
             asynchronous=self.holds(self.spec.asynchronous, "async"),
+            rounds=self.rounds(read),
             fast_math=self.holds(self.spec.fast_math, "fast_math"),
             ranges=tuple(cx.scope.ranges.items()),
             scalars=read,
@@ -213,6 +215,29 @@ class _Resolver:
             return self.cx.size(source, "resident", 1, MAX_RESIDENT) if source else 1
         except Stop:
             return 1
+
+    def rounds(self, read: tuple[model.Scalar, ...]) -> tuple[str, int] | None:
+        """How many of a block index a block takes, one after the other; None where it is one."""
+        if self.spec.rounds is None:
+            return None
+        cx, (name, source) = self.cx, self.spec.rounds
+        grid = [key.text for key, _ in self.spec.grid]
+        wrong = ""
+        if name.text not in grid:
+            wrong = f"unknown block index '{name.text}'{did_you_mean(name.text, grid)}"
+        elif not self.holds(self.spec.asynchronous, "async"):
+            wrong = "only a block that copies by itself takes several: async is not true"
+        elif self.spec.roles:
+            wrong = "roles have loops of their own"
+        elif read:
+            wrong = f"'{read[0].name}' is read once a block, not once a round"
+        try:
+            each = cx.size(source, "how many a block takes", 1, MAX_ROUNDS)
+            if each > 1 and wrong:
+                raise cx.fail(name.where, wrong, f"one: {name.text}: 1")
+        except Stop:
+            return None
+        return (name.text, each) if each > 1 else None
 
     def threads(self) -> None:
         cx, source = self.cx, self.spec.threads

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gdngen.errors import Location
@@ -71,7 +71,7 @@ def _bulk(kernel: Kernel) -> Iterator[Copy]:
     for at, s in enumerate(body):
         if isinstance(s, Copy) and _is_bulk(s, kernel):
             yield s
-        elif isinstance(s, Loop) and s.kind == "loop" and s.var:
+        elif isinstance(s, Loop) and s.kind == "loop" and s.var and kernel.rounds is None:
             for x in s.body:
                 copy = x if isinstance(x, Copy) else _of_next_round(x, s)
                 if copy is None or not _is_bulk(copy, kernel):
@@ -149,13 +149,90 @@ def barriers(kernel: Kernel) -> tuple[Barrier, ...]:
     )
 
 
-def timed(kernel: Kernel, slots: Iterable[Slot]) -> tuple[tuple[Emitted, ...], ...]:
-    """Each stage's statements as they are emitted, with what starts copies and what waits for them."""
+@dataclass(frozen=True)
+class Timed:
+    """Each stage's statements as they are emitted, with what starts copies and what waits for them.
+
+    A kernel whose blocks take several rounds has `loop` around its stages, whose body is theirs; what
+    the first round finds under way is started `before`, and what the last one leaves so is waited for
+    `behind`. A block's own index is called `first` then.
+    """
+
+    stages: tuple[tuple[Emitted, ...], ...]
+    before: tuple[Emitted, ...] = ()
+    behind: tuple[Emitted, ...] = ()
+    loop: Loop | None = None
+    first: str = ""
+
+
+def timed(kernel: Kernel, slots: Iterable[Slot]) -> Timed:
     timing = _Timing(kernel, tuple(slots))
-    stages = [timing.body(stage.body) for stage in kernel.stages]
-    if timing.leaving:
-        stages[-1].append(Drain(-1, kernel.stages[-1].where, kernel.stages[-1].name))
-    return tuple(tuple(_apart(body, kernel, timing.home)) for body in stages)
+    bodies = [list(stage.body) for stage in kernel.stages]
+    if kernel.rounds is None:
+        stages, before, loop, first = [timing.body(body) for body in bodies], [], None, ""
+    else:
+        loop, first = _loop(kernel)
+        ahead = _ahead(kernel, bodies, timing.place, loop, first)
+        loop = replace(loop, body=tuple(s for body in bodies for s in body))
+        before = timing.body(ahead)
+        stages = timing.rounds(loop, bodies)
+    end = [Drain(-1, kernel.stages[-1].where, kernel.stages[-1].name)] if timing.leaving else []
+    if loop is None:
+        stages[-1] += end
+
+    def out(body: list[Statement]) -> tuple[Emitted, ...]:
+        return tuple(_apart(body, kernel, timing.home))
+
+    return Timed(tuple(map(out, stages)), out(before), out(end if loop else []), loop, first)
+
+
+def _loop(kernel: Kernel) -> tuple[Loop, str]:
+    """A block's rounds, which give its index in turn the values that several blocks would have, and what
+    the index of such a block is called."""
+    index, each = kernel.rounds
+    size = dict(kernel.grid)[index]
+    var, first = rewrite.fresh(kernel, "n"), rewrite.fresh(kernel, f"{index}_block")
+    start = ast.BinOp(ast.Name(first), ast.Mult(), ast.Constant(each))
+    count = ast.Call(ast.Name("min"), [ast.Constant(each), ast.BinOp(size, ast.Sub(), start)], [])
+    here = ast.BinOp(start, ast.Add(), ast.Name(var))
+    where = kernel.stages[0].where
+    lets = ((index, here),)
+    return (
+        Loop(-1, where, kernel.stages[0].name, "loop", var, count, None, True, 1, (), "1", lets),
+        first,
+    )
+
+
+def _ahead(
+    kernel: Kernel,
+    bodies: list[list[Statement]],
+    place: Mapping[str, str],
+    loop: Loop,
+    first: str,
+) -> list[Statement]:
+    """Takes loads out of the stages that can be made a round ahead, and puts those of the next round
+    behind the last use of their storage; those of a block's first round are what it gives back."""
+    index, each = kernel.rounds
+    found = []
+    for load in [c for c in loads(kernel) if c in kernel.statements()]:
+        using = [
+            (body, s)
+            for body in bodies
+            for s in body
+            if place[load.dst.name] in _storages(s, place)[0]
+        ]
+        if using[0][1] is not load or len(using) == 1:
+            continue  # its storage is another tile's when a round starts
+        start = ast.BinOp(ast.Name(first), ast.Mult(), ast.Constant(each))
+        found.append(rewrite.at(load, index, start))
+        following = ast.BinOp(ast.Name(loop.var), ast.Add(), ast.Constant(1))
+        more = ast.Compare(following, [ast.Lt()], [loop.count])
+        after = rewrite.at(load, index, ast.BinOp(ast.Name(index), ast.Add(), ast.Constant(1)))
+        body, last = using[-1]
+        behind = Branch(-1, last.where, last.stage, more, (after,), ())
+        body.insert(body.index(last) + 1, behind)
+        using[0][0].remove(load)
+    return found
 
 
 class _Timing:
@@ -183,7 +260,8 @@ class _Timing:
 
     def statement(self, s: Statement, loop: Loop | None) -> list[Statement]:
         if isinstance(s, Loop) and loop is None and self.bulk & {x.id for x in leaves(s)}:
-            return self.rounds(s)
+            (body,) = self.rounds(s, [s.body])
+            return [replace(s, body=tuple(body))]
         copy = s if isinstance(s, Copy) else _of_next_round(s, loop) if loop else None
         touches, writes = _storages(s, self.place)
         out: list[Statement] = self.waits(touches, s, loop)
@@ -231,14 +309,14 @@ class _Timing:
         self.loaded[load.dst.name] += 1
         return ast.Constant(self.loaded[load.dst.name] - 1)
 
-    def rounds(self, loop: Loop) -> list[Statement]:
-        """A loop, whose rounds may find under way what those before have left so."""
+    def rounds(self, loop: Loop, parts: Sequence[Sequence[Statement]]) -> list[list[Statement]]:
+        """A loop's body in parts; rounds may find under way what those before have left so."""
         coming, leaving = dict(self.coming), self.leaving
         self.body(loop.body, loop)  # what a round leaves
         self.coming, self.leaving = coming, self.leaving | leaving
-        body = self.body(loop.body, loop)
+        out = [self.body(part, loop) for part in parts]
         self.coming = {n: on for n, on in self.coming.items() if not self.loaded_in(loop, on[0])}
-        return [replace(loop, body=tuple(body))]
+        return out
 
 
 def _apart(body: Sequence[Statement], kernel: Kernel, home: Home) -> Iterator[Emitted]:

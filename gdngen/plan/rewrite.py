@@ -19,6 +19,7 @@ from gdngen.model.model import (
     Kernel,
     Leaf,
     Loop,
+    Point,
     Region,
     Span,
     Stage,
@@ -301,6 +302,19 @@ def _swapped(node: ast.AST, swap: dict[str, ast.expr], keep: Collection[str] = (
 
 def _swapped_access(a: Access, swap: dict[str, ast.expr]) -> Access:
     return replace(a, index=tuple(_swapped(i, swap) for i in a.index)) if a.index else a
+
+
+def at(copy: Copy, name: str, value: ast.expr) -> Copy:
+    """The copy where a name has this value."""
+    swap = {name: value}
+
+    def moved(part: Point | Span) -> Point | Span:
+        if isinstance(part, Point):
+            return Point(_swapped(part.at, swap))
+        return replace(part, start=_swapped(part.start, swap), stop=_swapped(part.stop, swap))
+
+    src, dst = (replace(r, index=tuple(map(moved, r.index))) for r in (copy.src, copy.dst))
+    return replace(copy, src=src, dst=dst)
 
 
 def fresh(kernel: Kernel, wish: str) -> str:

@@ -101,8 +101,8 @@ def _page(p: Planned, written: Callable[[list[dict]], str]) -> dict:
             f"{safe(t.name)}: T.Tensor([{', '.join(text.expr(s) for s in t.shape)}], {text.dtype(t.dtype_name)})"
             for t in kernel.tensors
         ],
-        "grid": ", ".join(text.expr(size) for _, size in kernel.grid),
-        "block": ", ".join(safe(name) for name, _ in kernel.grid)
+        "grid": ", ".join(text.expr(size) for _, size in _grid(p)),
+        "block": ", ".join(safe(name) for name, _ in _grid(p))
         + ("," if len(kernel.grid) == 1 else ""),
         "threads": kernel.threads,
         "resident": p.plan.resident,
@@ -111,7 +111,43 @@ def _page(p: Planned, written: Callable[[list[dict]], str]) -> dict:
         "parted": dispatch.page(kernel, text, views, written) if kernel.roles else None,
         "buffers": [_allocation(b, p, text) for b in _declared(p)] + _scratch(kernel),
         "stages": [] if kernel.roles else _stages(p, text, home),
+        "rounds": _rounds(p, text, home),
     }
+
+
+def _several(p: Planned) -> bool:
+    """Whether a block takes several rounds: where its copies are made by TMA."""
+    return p.plan.bulk and p.kernel.rounds is not None
+
+
+def _grid(p: Planned) -> tuple[tuple[str, ast.expr], ...]:
+    """The grid, shorter along the index of which a block takes several."""
+    if not _several(p):
+        return p.kernel.grid
+    index, each = p.kernel.rounds
+    first = bulk.timed(p.kernel, p.plan.slots).first
+    return tuple(
+        (
+            (first, ast.Call(ast.Name("ceildiv"), [size, ast.Constant(each)], []))
+            if name == index
+            else (name, size)
+        )
+        for name, size in p.kernel.grid
+    )
+
+
+def _rounds(p: Planned, text: Text, home: Home) -> dict | None:
+    """The loop around the stages of a kernel whose blocks take several rounds."""
+    if not _several(p):
+        return None
+    timed = bulk.timed(p.kernel, p.plan.slots)
+    before, behind = (
+        [view for s in body for view in _emitted_views(s, text, home)]
+        for body in (timed.before, timed.behind)
+    )
+    lets = [f"{safe(name)} = {text.expr(value)}" for name, value in timed.loop.lets]
+    count = text.expr(timed.loop.count)
+    return {"var": timed.loop.var, "count": count, "lets": lets, "before": before, "behind": behind}
 
 
 def _barriers(p: Planned) -> Sequence[Barrier]:
@@ -124,7 +160,7 @@ def _stages(p: Planned, text: Text, home: Home) -> list[dict]:
     kernel = p.kernel
     bodies: Sequence[Sequence[Emitted]]
     if p.plan.bulk:
-        bodies = bulk.timed(kernel, p.plan.slots)
+        bodies = bulk.timed(kernel, p.plan.slots).stages
     else:
         bodies = [list(emitted(s.body, kernel, home)) for s in kernel.stages]
     return [
