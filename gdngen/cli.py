@@ -18,7 +18,7 @@ from gdngen.errors import GdngenError, show
 from gdngen.plan import plan as planning
 from gdngen.plan.lean import OBJECTIVES
 from gdngen.render import write
-from gdngen.show import tables
+from gdngen.show import choice, tables
 
 GENERATED = "generated"
 
@@ -111,6 +111,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=planning.POLICIES,
         metavar="POLICY",
         help="what the second does that the first doesn't",
+    )
+    made.add_argument("--variant", metavar="NAME", help="no other variant than this one")
+    made.add_argument("--map", action="store_true", help="draw who lives where and when, as text")
+    made.add_argument("--svg", type=Path, metavar="FILE", help="write the map of one variant")
+    made.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page of all variants' maps"
     )
 
     made = command("check", _check, "is generated/ what the specs render? shows the difference")
@@ -371,7 +377,9 @@ def _remember(root: Path) -> None:
 
 def _plan(options) -> int:
     on = device(options.device) if options.device else None
-    loaded, wish = _load(options), _wish(options)
+    loaded, wish = choice.only(_load(options), options.variant), _wish(options)
+    if options.map or options.svg or options.html:
+        return _maps(options, loaded, wish)
     if options.compare_compiler:
         return _compare(options, loaded, wish)
     if options.diff:
@@ -395,6 +403,30 @@ def _plan(options) -> int:
         if lines:
             print("\n" + "\n".join(lines))
     return 1 if lines else 0
+
+
+def _maps(options, loaded: list[Loaded], wish: planning.Wish) -> int:
+    from gdngen.show import drawing, maps, maptext
+
+    if options.svg:
+        choice.one(loaded, "--svg", "; --html has them all")
+    found = [
+        maps.storage_map(v, driver.wished(v, wish), target, device(options.device or target))
+        for one in loaded
+        for v in one.variants
+        for target in _targets(options)
+        or (v.kernel.targets if options.html else v.kernel.targets[:1])
+    ]
+    if options.svg:
+        write.replace(options.svg, drawing.svg(found[0]))
+    if options.html:
+        title = ", ".join(one.path.as_posix() for one in loaded)
+        write.replace(options.html, drawing.html(title, found))
+    if options.json:
+        print(json.dumps([dataclasses.asdict(m) for m in found], indent=1))
+    elif options.map:
+        print("\n\n".join("\n".join(maptext.lines(m)) for m in found))
+    return 1 if options.device and not all(m.fits for m in found) else 0
 
 
 def _compare(options, loaded: list[Loaded], wish: planning.Wish) -> int:

@@ -113,7 +113,10 @@ def compiled(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> Compiled:
     sizes = {name: tile.bytes * kept.get(name, 1) for name, tile in facts.tiles.items()}
     static = pipeline.barrier_bytes(loop, facts.tiles, target) if loop else 0
     plain, lying = packing.plain_layout(sizes, align)
-    merged, put = plain, lying  # a storage that is seen as several dtypes: its merging is not modelled
+    merged, put = (
+        plain,
+        lying,
+    )  # a storage that is seen as several dtypes: its merging is not modelled
     if not any(s.dtypes for s in slots):
         events, loops = facts.events(producer, target)
         merged, put = packing.merged_layout(events, sizes, align, loops)

@@ -132,6 +132,10 @@ class StorageMap:
     limits: tuple[tuple[int, tuple[str, ...]], ...]
 
     @property
+    def fits(self) -> bool:
+        return self.after.asked <= self.device.limit
+
+    @property
     def sides(self) -> tuple[Side, ...]:
         return (self.before, self.after) if self.before else (self.after,)
 
@@ -249,9 +253,7 @@ def _lives(kernel: Kernel, found: Analysis, name: str) -> frozenset[int]:
 
 def _touching(found: Analysis, name: str, how: str) -> tuple[int, ...]:
     return tuple(
-        i
-        for i, leaf in enumerate(found.order)
-        if any(a.name == name for a in getattr(leaf, how)())
+        i for i, leaf in enumerate(found.order) if any(a.name == name for a in getattr(leaf, how)())
     )
 
 
@@ -271,7 +273,9 @@ def _runs(
     statement: the first half is the source's, the second the target's."""
     start, stop = {}, {}
     for other in slot.tenants:
-        for i in lives[name] & lives[other] if other != name and _overlap(slot, name, other) else ():
+        for i in (
+            lives[name] & lives[other] if other != name and _overlap(slot, name, other) else ()
+        ):
             if any(a.name == name for a in found.order[i].writes()):
                 start[i] = i + 0.5
             else:
@@ -293,9 +297,7 @@ def _overlap(slot: Slot, one: str, other: str) -> bool:
 
 def _live(bars: Iterable[Bar], at: int) -> int:
     """Bytes that hold a value at a statement; those of a tile and what is computed in place of it once."""
-    spans = sorted(
-        (b.first, b.end) for b in bars if any(s < at + 1 and at < e for s, e in b.runs)
-    )
+    spans = sorted((b.first, b.end) for b in bars if any(s < at + 1 and at < e for s, e in b.runs))
     total = top = 0
     for first, end in spans:
         total += max(0, end - max(first, top))
