@@ -12,7 +12,16 @@ from gdngen.devices import Device, devices
 from gdngen.driver import Checked
 from gdngen.model import model
 from gdngen.model.analysis import Analysis
-from gdngen.model.model import Branch, Kernel, Leaf, Loop, Region, Statement, children, leaves
+from gdngen.model.model import (
+    Branch,
+    Kernel,
+    Leaf,
+    Loop,
+    Region,
+    Statement,
+    children,
+    leaves,
+)
 from gdngen.plan import plan as planning
 from gdngen.plan import storage
 from gdngen.plan.plan import Planned, Wish
