@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, run, text: str, specs: str = "*") -> argparse.ArgumentParser:
+    def command(name: str, run, text: str, specs: str | int = "*") -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=text)
         made.set_defaults(run=run)
         made.add_argument(
@@ -118,6 +118,15 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--html", type=Path, metavar="FILE", help="write a page of all variants' maps"
     )
+
+    made = command("explain", _explain, "say why a plan is as it is, or why a buffer lies there", 1)
+    made.add_argument("buffer", nargs="?", metavar="BUFFER", help="this one alone")
+    made.add_argument("--variant", metavar="NAME", help="of a spec that has several")
+    made.add_argument("--device", type=str, help="held against this device's limits")
+    made.add_argument(
+        "--target", action="append", default=[], help="plan for this target, not the spec's first"
+    )
+    made.add_argument("--json", action="store_true", help="the same as data")
 
     made = command("check", _check, "is generated/ what the specs render? shows the difference")
     made.add_argument("-o", metavar="DIR", dest="out", help="look there instead of generated/")
@@ -427,6 +436,23 @@ def _maps(options, loaded: list[Loaded], wish: planning.Wish) -> int:
     elif options.map:
         print("\n\n".join("\n".join(maptext.lines(m)) for m in found))
     return 1 if options.device and not all(m.fits for m in found) else 0
+
+
+def _explain(options) -> int:
+    from gdngen.show import explain
+
+    loaded = choice.only(_load(options), options.variant)
+    spec, v = choice.one(loaded, "an explanation")
+    wish, target = driver.wished(v, _wish(options)), (_targets(options) or v.kernel.targets)[0]
+    on = device(options.device or target)
+    if options.buffer:
+        told = explain.story(v, wish, target, on, options.buffer)
+        lines = explain.story_lines(told)
+    else:
+        told = explain.explained(spec, v, wish, target, on)
+        lines = explain.lines(told)
+    print(json.dumps(dataclasses.asdict(told), indent=1) if options.json else "\n".join(lines))
+    return 0
 
 
 def _compare(options, loaded: list[Loaded], wish: planning.Wish) -> int:

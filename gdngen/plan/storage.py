@@ -116,7 +116,7 @@ def compiled(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> Compiled:
     merged, put = (
         plain,
         lying,
-    )  # a storage that is seen as several dtypes: its merging is not modelled
+    )  # how a storage that is seen as several dtypes merges is not modelled
     if not any(s.dtypes for s in slots):
         events, loops = facts.events(producer, target)
         merged, put = packing.merged_layout(events, sizes, align, loops)

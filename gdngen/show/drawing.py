@@ -5,7 +5,6 @@ the axis says the bytes. Widths follow statements. No text is wider than its box
 letter: what does not fit is a number in its bar, and stands in the list below.
 """
 
-import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -133,7 +132,7 @@ def _tiles(m: StorageMap) -> Iterator[tuple[str, ...]]:
     what = {"author": "", "staged": "a store leaves through it", "reload": "loaded again"}
     for name in (*new, *(n for n in old if n not in new)):
         b, side = (new[name], m.after) if name in new else (old[name], m.before)
-        first, last = ends(b)
+        first, last = b.start, b.last
         yield (
             name,
             b.dtype,
@@ -263,7 +262,7 @@ def _above(side: Side, x: float, bottom: float, column: float, head: Head) -> It
         turned = b.kind == "stage" and _is_turned(b, column)
         room = (head.stages if turned else across) - 6
         fits = [t for t in b.texts if len(t) * LETTER <= room]
-        text = fits[0] if fits else short(b.texts[-1], room)
+        text = fits[0] if fits else short(b.texts[-1], room) if b.kind == "stage" else ""
         title = f"{b.texts[0]}, {_lines(side, b)}"
         yield Box(
             x + b.first * column + 0.5, y + 0.5, across - 1, height - 2, kind,
@@ -396,17 +395,12 @@ def _label(b: Bar, room: float, height: float, key: list[str]) -> tuple[tuple[st
     return ((number,) if fits((number,), room + 4, height) else ()), False
 
 
-def ends(b: Bar) -> tuple[int, int]:
-    """The first and the last statement of a tile's life."""
-    return int(b.runs[0][0]), math.ceil(b.runs[-1][1]) - 1
-
-
 def describe(b: Bar, side: Side) -> str:
     """A tile in words: what it is, where it lies and when."""
     if b.kind == BARRIERS:
         return f"barriers: {b.bytes:,} bytes"
     shape = " x ".join(map(str, b.shape))
-    first, last = ends(b)
+    first, last = b.start, b.last
     lives = f"lives from line {side.steps[first].line} ({side.steps[first].stage}) to line"
     lives += f" {side.steps[last].line} ({side.steps[last].stage})"
     rounds = f", {b.rounds} rounds" if b.rounds > 1 else ""

@@ -5,6 +5,7 @@ HTML are all made of this (`maptext.py`, `drawing.py`), so they can't tell diffe
 """
 
 import ast
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -74,6 +75,16 @@ class Bar:
     @property
     def end(self) -> int:
         return self.first + self.bytes
+
+    @property
+    def start(self) -> int:
+        """The first statement of its life."""
+        return int(self.runs[0][0])
+
+    @property
+    def last(self) -> int:
+        """The last statement of its life."""
+        return math.ceil(self.runs[-1][1]) - 1
 
 
 @dataclass(frozen=True)
@@ -151,7 +162,12 @@ class StorageMap:
 
 def storage_map(v: Checked, wish: Wish, target: str, on: Device) -> StorageMap:
     """The map of a variant's plan for a target, held against a device."""
-    p = planning.plan(v.kernel, v.found, wish, target)
+    return mapped(v, planning.plan(v.kernel, v.found, wish, target), wish, on)
+
+
+def mapped(v: Checked, p: Planned, wish: Wish, on: Device) -> StorageMap:
+    """The map of a plan that is there."""
+    target = p.plan.target
     hues = {b.name: i for i, b in enumerate(v.kernel.shared())}
     worth = tuple(map(Worth, p.plan.changes, savings(v.kernel, p, wish)))
     alone = storage.compiled(v.kernel, apart(v.kernel), target)
@@ -219,7 +235,7 @@ def _side(
             )  # fmt: skip
         )
     steps = tuple(
-        Step(leaf.where.line, leaf.stage, said(leaf), _live(bars, i))
+        Step(leaf.where.line, leaf.stage, said(leaf), live(bars, i))
         for i, leaf in enumerate(found.order)
     )
     brackets = (*_stages(kernel, found), *_nested(kernel))
@@ -304,7 +320,7 @@ def _overlap(slot: Slot, one: str, other: str) -> bool:
     return slot.dtype_of(one) != slot.dtype_of(other) or slot.column(one) == slot.column(other)
 
 
-def _live(bars: Iterable[Bar], at: int) -> int:
+def live(bars: Iterable[Bar], at: int) -> int:
     """Bytes that hold a value at a statement; those of a tile and what is computed in place of it once."""
     spans = sorted((b.first, b.end) for b in bars if any(s < at + 1 and at < e for s, e in b.runs))
     total = top = 0
