@@ -2,13 +2,14 @@
 and what the next kilobyte would cost; for one buffer, why it lies where it does and whom it can't meet.
 """
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gdngen.devices import Device
 from gdngen.driver import Checked, Loaded
 from gdngen.errors import GdngenError, did_you_mean
-from gdngen.model.model import Buffer, Kernel, Leaf
+from gdngen.model.model import Buffer, Kernel, Leaf, Loop, leaves
 from gdngen.plan import plan as planning
 from gdngen.plan.plan import Planned, Wish
 from gdngen.plan.registers import registers
@@ -18,6 +19,7 @@ from gdngen.show.maps import BARRIERS, Bar, StorageMap, said
 from gdngen.show.tables import alternatives, named
 
 KILOBYTE = 1024
+GONE = "is not there"
 
 
 @dataclass(frozen=True)
@@ -298,7 +300,7 @@ def story(v: Checked, wish: Wish, target: str, on: Device, name: str) -> Story:
         raise _unknown(v.kernel, p.kernel, name)
     about = _doings(m, name)
     if b is None or not any(name in p.found.live[x.id] for x in p.found.order):
-        return _told(v.kernel.spec, gone or b, None, None, "is not there", (), about, ())
+        return _told(v.kernel.spec, gone or b, None, None, GONE, (), about, ())
     lives = _lives(p, b)
     if b.scope != "shared":
         return _told(p.kernel.spec, b, None, None, lives, (), about, ())
@@ -327,17 +329,31 @@ def _unknown(author: Kernel, planned: Kernel, name: str) -> GdngenError:
 
 
 def _lives(p: Planned, b: Buffer) -> str:
+    if p.kernel.roles and b.scope == "shared":
+        return "lives throughout, since roles run side by side"
+    if loop := _pipelined(p, b.name):
+        return f"lives throughout the pipelined loop of lines {loop}, whose rounds overlap"
     first, last = p.found.span(b.name)
     start, end = p.found.order[first], p.found.order[last]
-    wrote = "writes" if any(a.name == b.name for a in start.writes()) else "may read"
     if first == last:
         return f"lives at line {start.where.line} alone ({said(start)}, stage '{start.stage}')"
     read = any(a.name == b.name for a in end.reads())
-    last_use = "which reads it last" if read else "until which it holds a value"
     return (
-        f"lives from line {start.where.line} ({said(start)}, stage '{start.stage}'), which {wrote} it, to "
-        f"line {end.where.line} ({said(end)}, stage '{end.stage}'), {last_use}"
+        f"lives from line {start.where.line} ({said(start)}, stage '{start.stage}') to line "
+        f"{end.where.line} ({said(end)}, stage '{end.stage}')"
+        + (", which reads it last" if read else ", while a loop may still read it")
     )
+
+
+def _pipelined(p: Planned, *names: str) -> str:
+    """The lines of a pipelined loop throughout which all these live; '' where there is none."""
+    for s in p.kernel.statements():
+        if isinstance(s, Loop) and s.kind == "pipelined":
+            inside = list(leaves(s))
+            if all({*names} <= p.found.live[leaf.id] for leaf in inside):
+                lines = [leaf.where.line for leaf in inside]
+                return f"{min(lines)} to {max(lines)}"
+    return ""
 
 
 def _relation(v: Checked, p: Planned, wish: Wish, one: Bar, other: Bar) -> Relation:
@@ -360,6 +376,9 @@ def _relation(v: Checked, p: Planned, wish: Wish, one: Bar, other: Bar) -> Relat
         why += "; the compiler's own merging puts it there" if kind == "merged" else ""
         met = _once_met(v, p, one.name, name)
         return Relation(name, kind, end.where.line, why + met)
+    if both and (loop := _pipelined(p, one.name, name)):
+        why = f"both live throughout the pipelined loop of lines {loop}"
+        return Relation(name, "interferes", both.where.line, why)
     if both:
         why = f"both live at line {both.where.line} ({said(both)}, stage '{both.stage}')"
         if end.id == both.id:
@@ -421,16 +440,14 @@ def story_lines(s: Story) -> list[str]:
     out = [
         f"{s.name}: a {s.scope} tile, {s.dtype} [{shape}], {s.bytes:,} bytes ({s.spec}:{s.line})"
     ]
-    if s.lives == "is not there":
-        out.append("  The plan has no such tile.")
-    else:
-        out.append(f"  It {s.lives}.")
+    gone = s.lives == GONE
+    out.append("  The plan has no such tile." if gone else f"  It {s.lives}.")
     if s.first is not None:
         where = "a slot of its own" if s.slot == s.name else f"the slot of {s.slot}"
         if s.slot == s.name and any(r.kind in SHARED for r in s.relations):
             where = "the slot that bears its name"
         out.append(f"  It lies at bytes {s.first:,} .. {s.first + s.bytes - 1:,}, in {where}.")
-    elif s.scope != "shared":
+    elif s.scope != "shared" and not gone:
         out.append("  It is in registers, and takes no shared memory.")
     out += [f"  {note[0].upper()}{note[1:]}." for note in s.notes]
     for title, kinds in (
@@ -438,9 +455,18 @@ def story_lines(s: Story) -> list[str]:
         ("Can't share with", ("interferes", "private", "roles", "class")),
         ("Needn't share with", ("free", "beside")),
     ):
-        told = [r for r in s.relations if r.kind in kinds]
+        told: dict[str, list[str]] = {}
+        for r in s.relations:
+            if r.kind in kinds:
+                told.setdefault(r.why, []).append(r.other)
         out += [f"  {title}"] * bool(told)
-        width = max((len(r.other) for r in told), default=0)
-        out += [f"    {r.other:<{width}}  {r.why}" for r in told]
+        alone = [names[0] for names in told.values() if len(names) == 1]
+        width = max(map(len, alone), default=0)
+        for why, names in told.items():
+            listed = textwrap.wrap(", ".join(names), 96, break_long_words=False)
+            if len(names) == 1:
+                out.append(f"    {names[0]:<{width}}  {why}")
+            else:
+                out += [f"    {line}" for line in listed] + [f"      {why}"]
     out += ["  The plan"] * bool(s.changes)
     return out + [f"    {_did(c)}" for c in s.changes]
