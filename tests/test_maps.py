@@ -30,11 +30,12 @@ CASES = [
     ("specs/prepare.yaml", "prepare_c64_k64_v64_float16", "sm_80", MOST),
     ("specs/prepare.yaml", "prepare_c64_k128_v256_float32", "sm_90", MOST),
     ("specs/prepare.yaml", "prepare_c64_k128_v128_float32", "sm_80", Wish(objective="bytes")),
+    ("specs/prepare.yaml", "prepare_c64_k64_v64_float32", "sm_80", MOST),
+    ("specs/prepare.yaml", "prepare_c64_k128_v128_float16", "sm_80", MOST),
     ("specs/prepare_blocked.yaml", "prepare_blocked_c64_k128_v128_bfloat16", "sm_80", Wish()),
     ("specs/prepare_blocked.yaml", "prepare_blocked_c64_k128_v128_bfloat16", "sm_90", Wish()),
     ("specs/forward.yaml", None, "sm_90", Wish()),
     ("specs/forward_hopper.yaml", None, "sm_90", Wish()),
-    ("specs/forward_hopper_narrow.yaml", None, "sm_90", Wish()),
     ("specs/decode.yaml", None, "sm_80", Wish()),
     ("specs/l2norm.yaml", None, "sm_80", Wish()),
     ("specs/examples/matmul.yaml", None, "sm_80", Wish()),
@@ -175,16 +176,21 @@ def test_a_tile_computed_in_place_takes_over_in_the_middle_of_a_statement():
 
 
 def test_a_tile_loaded_again_is_said_to_be():
-    """Where the map wants k row by row turned, it can't read it itself: the tile is loaded twice."""
-    spec, found = ROOT / "tests/specs/loaded_once.yaml", []
-    (v,) = driver.load(spec).variants
-    for target in v.kernel.targets:
-        m = maps.storage_map(v, MOST, target, device(target))
-        found += [(b.name, b.kind) for b in m.after.bars if b.name.endswith("_again")]
-        assert ("reload" in {c.change.kind for c in m.changes}) == any(
-            b.kind == "reload" for b in m.after.bars
-        )
-    assert all(kind == "reload" for _, kind in found)
+    m, p, _ = made("specs/prepare.yaml", "prepare_c64_k64_v64_float32", "sm_80", MOST)
+    assert "reload" in [c.kind for c in p.plan.changes]
+    (again,) = [b for b in m.after.bars if b.kind == "reload"]
+    number = [c.change.kind for c in m.changes].index("reload")
+    (at,) = [i for i, n in m.after.marks if n == number]
+    assert again.name == "k_s_again" and at == again.start == again.writes[0]
+    assert m.after.steps[at].text == "copy k -> k_s_again"
+
+
+def test_strips_are_a_loop():
+    m, p, _ = made("specs/prepare.yaml", "prepare_c64_k128_v128_float16", "sm_80", MOST)
+    assert [c.kind for c in p.plan.changes].count("strips") == 2
+    loops = [b.texts[0] for b in m.after.brackets if b.kind == "loop"]
+    assert loops == ["repeat x 6", "loop x 2", "loop x 2"]
+    assert [b.texts[0] for b in m.before.brackets if b.kind == "loop"] == ["repeat x 6"]
 
 
 # -- SVG -----------------------------------------------------------------------------------------
@@ -283,7 +289,7 @@ def test_pages_are_the_same_to_the_byte(tmp_path):
     texts = []
     for seed in ("1", "2"):
         path = tmp_path / f"{seed}.html"
-        args = ["plan", "tests/specs/forty.yaml", "--html", str(path), "--map"]
+        args = ["plan", "specs/decode.yaml", "--html", str(path), "--map"]
         done = subprocess.run(
             [sys.executable, "-c", command, *args],
             cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True,
@@ -335,10 +341,16 @@ def test_one_variant_is_drawn_and_others_are_asked_for(tmp_path, capsys):
 
 
 def test_what_does_not_fit_a_device_fails(capsys):
-    args = ["plan", ROOT / "specs/forward_hopper.yaml", "--map", "--variant"]
-    name = "forward_hopper_c64_k128_v128_bfloat16"
-    assert run(*args, name) == 0
-    assert run(*args, name, "--device", "metax-c500") == 1
+    name = "prepare_c64_k64_v64_float16"
+    args = ["plan", ROOT / "specs/prepare.yaml", "--map", "--variant", name, "--policy", "separate"]
+    assert run(*args) == 0
+    assert "does not fit" not in capsys.readouterr().out
+    assert (
+        run(*args, "--set", "DK=128", "--set", "DV=128") == 2
+    ), "another variant than the one named"
+    capsys.readouterr()
+    wide = [*args[:4], "prepare_c64_k128_v128_float32", *args[5:], "--device", "metax-c500"]
+    assert run(*wide) == 1
     assert "does not fit metax-c500" in capsys.readouterr().out
 
 
@@ -368,7 +380,7 @@ document.title = "measured " + document.querySelectorAll("svg g.bar").length + J
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed to measure texts in")
-@pytest.mark.parametrize("case", [CASES[1], CASES[5], CASES[8], CASES[15]], ids=lambda c: c[0])
+@pytest.mark.parametrize("case", [CASES[i] for i in (1, 5, 10, 16)], ids=lambda c: c[0])
 def test_a_browser_finds_every_text_in_its_box(case, tmp_path):
     m = made(*case)[0]
     page = tmp_path / "page.html"

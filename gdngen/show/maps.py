@@ -170,7 +170,6 @@ def mapped(v: Checked, p: Planned, wish: Wish, on: Device) -> StorageMap:
     target = p.plan.target
     hues = {b.name: i for i, b in enumerate(v.kernel.shared())}
     worth = tuple(map(Worth, p.plan.changes, savings(v.kernel, p, wish)))
-    alone = storage.compiled(v.kernel, apart(v.kernel), target)
     count = registers(v.kernel, target).count
 
     def held(asked: int) -> int:
@@ -178,6 +177,7 @@ def mapped(v: Checked, p: Planned, wish: Wish, on: Device) -> StorageMap:
 
     before = None
     if not v.kernel.roles:
+        alone = storage.compiled(v.kernel, apart(v.kernel), target)
         merges = alone.merged.dynamic < alone.own.dynamic
         fewer = alone.merged.dynamic + alone.merged.static
         said = (f"the compiler's own merging would make {fewer:,} bytes of it",) if merges else ()
