@@ -18,7 +18,7 @@ from gdngen.errors import GdngenError, show
 from gdngen.plan import plan as planning
 from gdngen.plan.lean import OBJECTIVES
 from gdngen.render import write
-from gdngen.show import tables
+from gdngen.show import choice, tables
 
 GENERATED = "generated"
 
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, run, text: str, specs: str = "*") -> argparse.ArgumentParser:
+    def command(name: str, run, text: str, specs: str | int = "*") -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=text, description=text)
         made.set_defaults(run=run)
         made.add_argument(
@@ -112,6 +112,21 @@ def _parser() -> argparse.ArgumentParser:
         metavar="POLICY",
         help="what the second does that the first doesn't",
     )
+    made.add_argument("--variant", metavar="NAME", help="no other variant than this one")
+    made.add_argument("--map", action="store_true", help="draw who lives where and when, as text")
+    made.add_argument("--svg", type=Path, metavar="FILE", help="write the map of one variant")
+    made.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page of all variants' maps"
+    )
+
+    made = command("explain", _explain, "say why a plan is as it is, or why a buffer lies there", 1)
+    made.add_argument("buffer", nargs="?", metavar="BUFFER", help="this one alone")
+    made.add_argument("--variant", metavar="NAME", help="of a spec that has several")
+    made.add_argument("--device", type=str, help="held against this device's limits")
+    made.add_argument(
+        "--target", action="append", default=[], help="plan for this target, not the spec's first"
+    )
+    made.add_argument("--json", action="store_true", help="the same as data")
 
     made = command("check", _check, "is generated/ what the specs render? shows the difference")
     made.add_argument("-o", metavar="DIR", dest="out", help="look there instead of generated/")
@@ -371,7 +386,9 @@ def _remember(root: Path) -> None:
 
 def _plan(options) -> int:
     on = device(options.device) if options.device else None
-    loaded, wish = _load(options), _wish(options)
+    loaded, wish = choice.only(_load(options), options.variant), _wish(options)
+    if options.map or options.svg or options.html:
+        return _maps(options, loaded, wish)
     if options.compare_compiler:
         return _compare(options, loaded, wish)
     if options.diff:
@@ -395,6 +412,47 @@ def _plan(options) -> int:
         if lines:
             print("\n" + "\n".join(lines))
     return 1 if lines else 0
+
+
+def _maps(options, loaded: list[Loaded], wish: planning.Wish) -> int:
+    from gdngen.show import drawing, maps, maptext
+
+    if options.svg:
+        choice.one(loaded, "--svg", "; --html has them all")
+    found = [
+        maps.storage_map(v, driver.wished(v, wish), target, device(options.device or target))
+        for one in loaded
+        for v in one.variants
+        for target in _targets(options)
+        or (v.kernel.targets if options.html else v.kernel.targets[:1])
+    ]
+    if options.svg:
+        write.replace(options.svg, drawing.svg(found[0]))
+    if options.html:
+        title = ", ".join(one.path.as_posix() for one in loaded)
+        write.replace(options.html, drawing.html(title, found))
+    if options.json:
+        print(json.dumps([dataclasses.asdict(m) for m in found], indent=1))
+    elif options.map:
+        print("\n\n".join("\n".join(maptext.lines(m)) for m in found))
+    return 1 if options.device and not all(m.fits for m in found) else 0
+
+
+def _explain(options) -> int:
+    from gdngen.show import explain
+
+    loaded = choice.only(_load(options), options.variant)
+    spec, v = choice.one(loaded, "an explanation")
+    wish, target = driver.wished(v, _wish(options)), (_targets(options) or v.kernel.targets)[0]
+    on = device(options.device or target)
+    if options.buffer:
+        told = explain.story(v, wish, target, on, options.buffer)
+        lines = explain.story_lines(told)
+    else:
+        told = explain.explained(spec, v, wish, target, on)
+        lines = explain.lines(told)
+    print(json.dumps(dataclasses.asdict(told), indent=1) if options.json else "\n".join(lines))
+    return 0
 
 
 def _compare(options, loaded: list[Loaded], wish: planning.Wish) -> int:

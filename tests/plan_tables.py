@@ -1,4 +1,4 @@
-"""Tables of plans in README.md and docs/planner.md, as gdngen prints them today.
+"""Tables of plans in README.md and docs/, as gdngen prints them today.
 
     python tests/plan_tables.py [--lower]
 
@@ -18,11 +18,12 @@ from gdngen.plan import plan as planning
 from gdngen.plan.plan import Wish
 
 ROOT = Path(__file__).parent.parent
-README, PLANNER = ROOT / "README.md", ROOT / "docs/planner.md"
+README, PLANNER, MAPS = ROOT / "README.md", ROOT / "docs/planner.md", ROOT / "docs/maps.md"
 SAMPLE = (
     "plan specs/prepare.yaml --objective bytes --set BC=64 --set DK=64 --set DV=64 --set io=float16 "
     "--target sm_80"
 )
+NAMED = "specs/prepare.yaml{} --variant prepare_c64_k64_v64_float16 --objective bytes"
 COMPARED = "plan specs/prepare.yaml --compare-compiler --objective bytes"
 FAULTS = "mutate --plans specs/prepare.yaml tests/specs/forty.yaml --random 20"
 WISHES = {
@@ -61,6 +62,9 @@ QUICK: tuple[Block, ...] = (
     (README, "plan", lambda: printed(SAMPLE)),
     (PLANNER, "least", least),
     (PLANNER, "planted", lambda: printed(FAULTS)),
+    (MAPS, "map", lambda: printed(f"plan {NAMED.format('')} --map")),
+    (MAPS, "explained", lambda: printed(f"explain {NAMED.format('')}")),
+    (MAPS, "story", lambda: printed(f"explain {NAMED.format(' k_beta')}")),
 )
 SLOW: tuple[Block, ...] = ((README, "compared", lambda: printed(COMPARED)),)
 

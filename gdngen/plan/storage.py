@@ -4,7 +4,7 @@ The rules of the compiler are in `compiler.py`; this module tells it what the ke
 """
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -76,12 +76,14 @@ class Layout:
     """Dynamic and static shared bytes of a block.
 
     `blocking` says that the compiler refuses the kernel unless its loads wait: a pipelined loop of
-    symbolic length, whose asynchronous copies would run further ahead than it can count.
+    symbolic length, whose asynchronous copies would run further ahead than it can count. `places` are
+    the first byte and the bytes, of all its versions, of each storage, by its last tenant.
     """
 
     dynamic: int
     static: int
     blocking: bool = False
+    places: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,19 +112,22 @@ def compiled(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> Compiled:
     kept = pipeline.versions(loop, target) if loop else {}
     sizes = {name: tile.bytes * kept.get(name, 1) for name, tile in facts.tiles.items()}
     static = pipeline.barrier_bytes(loop, facts.tiles, target) if loop else 0
-    plain, _ = packing.plain_layout(sizes, align)
-    merged = plain  # of a storage that is seen as several dtypes, how it merges is not modelled
+    plain, lying = packing.plain_layout(sizes, align)
+    merged, put = (
+        plain,
+        lying,
+    )  # how a storage that is seen as several dtypes merges is not modelled
     if not any(s.dtypes for s in slots):
         events, loops = facts.events(producer, target)
-        merged, _ = packing.merged_layout(events, sizes, align, loops)
+        merged, put = packing.merged_layout(events, sizes, align, loops)
     blocking = (
         loop is not None
         and facts.symbolic
         and pipeline.needs_static_trips(loop, facts.tiles, target)
     )
     return Compiled(
-        Layout(plain, static, blocking),
-        Layout(merged, static, blocking),
+        Layout(plain, static, blocking, _places(lying, sizes)),
+        Layout(merged, static, blocking, _places(put, sizes)),
         tuple(compiler.refusals(program, target)),
     )
 
@@ -133,9 +138,16 @@ def _side_by_side(facts: "_Facts", target: str, barriers: Sequence[Barrier]) -> 
     group = max((r.threads for r in facts.kernel.roles), default=facts.kernel.threads)
     program = compiler.Program(facts.tiles, facts.gemms, facts.by_tma(), group, True)
     sizes = {name: tile.bytes for name, tile in facts.tiles.items()}
-    dynamic, _ = packing.plain_layout(sizes, compiler.alignments(program, target))
-    layout = Layout(dynamic, sum(b.slots * BARRIER for b in barriers))
+    dynamic, offsets = packing.plain_layout(sizes, compiler.alignments(program, target))
+    static = sum(b.slots * BARRIER for b in barriers)
+    layout = Layout(dynamic, static, places=_places(offsets, sizes))
     return Compiled(layout, layout, tuple(compiler.refusals(program, target)))
+
+
+def _places(
+    offsets: Mapping[str, int], sizes: Mapping[str, int]
+) -> tuple[tuple[str, int, int], ...]:
+    return tuple((name, first, sizes[name]) for name, first in offsets.items())
 
 
 def pipelined_loads(kernel: Kernel, slots: tuple[Slot, ...], target: str) -> frozenset[str]:

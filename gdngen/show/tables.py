@@ -182,7 +182,16 @@ def _living(p: Planned, leaf: Leaf) -> list[str]:
 
 
 def _helps(plan: Plan, on: Device, spec: Loaded, v: Checked, wish: Wish) -> list[str]:
-    """What would fit, each planned: other policies, second loads, halved dims, narrower tiles."""
+    """What would fit, each planned; if nothing does, what comes nearer."""
+    found = alternatives(plan, spec, v, wish)
+    fits = [f"{said} asks for {asked:,} bytes" for said, asked in found if asked <= on.limit]
+    short = [f"{said} asks for {asked:,} bytes, still too many" for said, asked in found]
+    return fits or short or [f"no smaller plan is known for {on.name}"]
+
+
+def alternatives(plan: Plan, spec: Loaded, v: Checked, wish: Wish) -> list[tuple[str, int]]:
+    """Options that ask for less, with the bytes that each asks for: other policies, second loads, halved
+    dims, narrower tiles."""
     tries: list[tuple[str, Wish, Mapping[str, str]]] = []
     if wish.policy != "lean" or wish.objective != "bytes":
         tries.append(
@@ -200,7 +209,7 @@ def _helps(plan: Plan, on: Device, spec: Loaded, v: Checked, wish: Wish) -> list
     for name, dtype in v.kernel.dtypes:
         for other in sorted(narrow) if BYTES[dtype] > 2 else ():
             tries.append((f"--set {name}={other}", wish, {name: other}))
-    fits, above, best = [], [], plan.asked
+    found, best = [], plan.asked
     for said, how, changed in tries:
         if changed:
             asked = _asked(spec, {**own, **changed}, how, plan.target)
@@ -210,9 +219,8 @@ def _helps(plan: Plan, on: Device, spec: Loaded, v: Checked, wish: Wish) -> list
             if asked >= most:
                 continue
         if asked is not None and asked < plan.asked:
-            (fits if asked <= on.limit else above).append(f"{said} asks for {asked:,} bytes")
-    short = [f"{text}, still too many" for text in above]
-    return fits or short or [f"no smaller plan is known for {on.name}"]
+            found.append((said, asked))
+    return found
 
 
 def _asked(spec: Loaded, values: Mapping[str, str], wish: Wish, target: str) -> int | None:
