@@ -134,9 +134,9 @@ def chunk_gated_delta_rule(
     w = call.new([B if not hopper else 0, T, HV, DK], "io")
     at = call.new([B if not hopper else 0, T, HV, BC], "io")
     u = call.new([B if not hopper else 0, T, HV, DV], "io")
-    a = call.new([B if hopper else 0, HV, NC, BC, BC], "io")
-    gx = call.new([B if hopper else 0, HV, NC, 3 * BC], "acc")
-    gl = call.new([B if hopper else 0, HV, P, SEG], "acc")
+    a = call.new([B if hopper else 0, HV, P * SEG, BC, BC], "io")
+    gx = call.new([B if hopper else 0, HV, P * SEG, 3 * BC], "acc")
+    gl = call.new([B if hopper else 0, HV, P * SEG], "acc")
     cutoff = call.number("cutoff", -12)
     o = call.new([B, T, HV, DV], "io")
     final_state = call.new([N if output_final_state else 0, HV, DK, DV], "acc")
@@ -222,7 +222,7 @@ def chunk_gated_delta_rule(
             v=v,
             a=a,
             gx=gx,
-            gl=gl,
+            gl=gl.view(len(gl), HV, P, SEG),
             scale=scale,
             cutoff=cutoff,
             first=initial_state,
@@ -238,7 +238,7 @@ def chunk_gated_delta_rule(
             v=v,
             a=a,
             gx=gx,
-            gl=gl,
+            gl=gl.view(len(gl), HV, P, SEG),
             scale=scale,
             cutoff=cutoff,
             first=initial_state,

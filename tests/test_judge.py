@@ -374,3 +374,9 @@ def test_the_judge_shares_no_code_with_what_it_judges():
                 assert not any(
                     a.name.startswith(("gdngen", "torch", "tilelang")) for a in node.names
                 )
+
+
+def test_sizes_are_small_where_a_loop_counts_what_is_left_for_its_block():
+    """Two blocks of four chunks, the second half full; how many rounds a block has hangs on which it is."""
+    kernel = driver.load(ROOT / "specs" / "forward_prepare.yaml").variants[0].kernel
+    assert judging.trial_sizes(kernel)["NC"] == 6

@@ -167,28 +167,38 @@ def _least(
 ) -> int:
     """A size that gives these counts, part of the way to the next larger count."""
 
-    def found(size: int) -> list[int] | None:
-        """The counts at a size, None where a tensor or the grid would be empty."""
+    def found(size: int) -> list[int | None] | None:
+        """The counts at a size, None where a tensor or the grid would be empty; a count that depends on
+        where its loop runs is None."""
         values = {**dict(kernel.values), **sizes, name: size}
         try:
             shapes = [n for t in kernel.tensors for n in tensor_shape(t.shape, values)]
             blocks = [int(evaluate(count, values)) for _, count in kernel.grid]
-            if min(shapes + blocks, default=1) < 1:
-                return None
-            return [int(evaluate(count, values)) for count, _ in counts]
         except ExprError:
-            return []  # a loop whose count depends on where it runs
+            return []
+        if min(shapes + blocks, default=1) < 1:
+            return None
+        return [_known(count, values) for count, _ in counts]
 
     def enough(size: int) -> bool:
         got = found(size)
-        return got is not None and all(n >= least for n, (_, least) in zip(got, counts))
+        return got is not None and all(
+            n is None or n >= least for n, (_, least) in zip(got, counts)
+        )
 
     least = _first(enough)
-    if not counts:
+    if all(n is None for n in found(least) or ()):
         return least
     most = _first(lambda size: size > least and found(size) != found(least)) - 1
     up, down = TAIL
     return least + (most - least) * up // down if most < MAX_SIZE else least
+
+
+def _known(count: ast.expr, values: Mapping[str, int]) -> int | None:
+    try:
+        return int(evaluate(count, values))
+    except ExprError:
+        return None
 
 
 def _first(holds) -> int:

@@ -10,18 +10,18 @@ Tensors
     beta  in   [B, HV, T]           float32  how much of a row is written
     a     out  [B, HV, NC, BC, BC]  float16
     gx    out  [B, HV, NC, 3 * BC]  float32
-    gl    out  [B, HV, P, SEG]      float32
+    gl    out  [B, HV, NC]          float32
 
 Shared storage, policy lean: 30,728 bytes on sm_90
-       8,192  float16[64, 64]  k_s     load .. chunks
-       1,024  float32[4, 64]   g_s     load .. chunks
-       1,024  float32[4, 64]   beta_s  load .. chunks
-       4,096  float32[64, 16]  M       chunks
-       8,192  float16[64, 64]  L       chunks
-                               Q       chunks
-       8,192  float16[64, 64]  D       chunks
-                               X       chunks
-                               a_s     chunks
+       8,192  float16[64, 64]  k_s     load .. invert
+       1,024  float32[4, 64]   g_s     load .. invert
+       1,024  float32[4, 64]   beta_s  load .. invert
+       4,096  float32[64, 16]  M       invert
+       8,192  float16[64, 64]  L       invert
+                               Q       invert
+       8,192  float16[64, 64]  D       invert
+                               X       invert
+                               a_s     invert
 
 The compiler's own merging is off: these slots are all that the kernel asks for.
 """
@@ -45,8 +45,6 @@ def forward_prepare():
     HV = T.dynamic("HV")
     T_ = T.dynamic("T")
     NC = T.dynamic("NC")
-    P = T.dynamic("P")
-    SEG = T.dynamic("SEG")
 
     @T.prim_func
     def forward_prepare(
@@ -55,7 +53,7 @@ def forward_prepare():
         beta: T.Tensor([B, HV, T_], acc),
         a: T.Tensor([B, HV, NC, BC, BC], io),
         gx: T.Tensor([B, HV, NC, 3 * BC], acc),
-        gl: T.Tensor([B, HV, P, SEG], acc),
+        gl: T.Tensor([B, HV, NC], acc),
     ):
         with T.Kernel(T.ceildiv(NC, 4), HV, B, threads=128) as (c, h, b):
             T.annotate_min_blocks_per_sm(4)
@@ -65,9 +63,9 @@ def forward_prepare():
             M = T.alloc_shared([BC, 16], acc)
             L = T.alloc_shared([BC, BC], tile)
             D = T.alloc_shared([BC, BC], tile)
-            Q = L  # L is dead after chunks
-            X = D  # D is dead after chunks
-            a_s = D  # X is dead after chunks
+            Q = L  # L is dead after invert
+            X = D  # D is dead after invert
+            a_s = D  # X is dead after invert
             s = T.alloc_fragment([BC, BC], acc)
             p = T.alloc_fragment([BC, BC], acc)
             f = T.alloc_fragment([BC, BC], tile)
@@ -88,7 +86,7 @@ def forward_prepare():
             # gates
             T.cumsum(g_s, g_s, dim=1)
             for n in T.Parallel(4):
-                gl[b, h, (c * 4 + n) // SEG, (c * 4 + n) % SEG] = g_s[n, BC - 1]
+                gl[b, h, c * 4 + n] = g_s[n, BC - 1]
             for n, i in T.Parallel(4, BC):
                 g_s[n, i] = g_s[n, i] * 1.4426950408889634
             for n, i in T.Parallel(4, BC):
@@ -98,7 +96,7 @@ def forward_prepare():
             for n, i in T.Parallel(4, BC):
                 gx[b, h, c * 4 + n, 2 * BC + i] = T.exp2(g_s[n, BC - 1] - g_s[n, i])
 
-            # chunks
+            # invert
             for n in T.serial(T.max(T.min(4, NC - c * 4), 1)):
                 T.barrier_wait(k_s_full, n % 2)
                 T.gemm(
