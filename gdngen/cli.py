@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gdngen import driver
+from gdngen import __version__, driver, resources
 from gdngen.devices import Device, device, devices
 from gdngen.driver import Checked, Loaded, Module
 from gdngen.errors import GdngenError, show
@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="gdngen",
         description="Specs of Gated DeltaNet kernels -> planned, checked TileLang source.",
     )
+    parser.add_argument("--version", action="version", version=f"gdngen {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, run, text: str, specs: str = "*") -> argparse.ArgumentParser:
@@ -79,7 +80,14 @@ def _parser() -> argparse.ArgumentParser:
         )
         return made
 
+    def templates(made: argparse.ArgumentParser) -> None:
+        made.add_argument(
+            "--templates", type=Path, metavar="DIR",
+            help="a template that lies there, say statements.jinja, stands for gdngen's own",
+        )  # fmt: skip
+
     made = command("render", _render, "write the kernels of specs into generated/")
+    templates(made)
     made.add_argument("-o", metavar="DIR", dest="out", help="write there instead; - prints")
     made.add_argument(
         "--target", action="append", default=[], help="plan for this target, not the spec's"
@@ -114,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     made = command("check", _check, "is generated/ what the specs render? shows the difference")
+    templates(made)
     made.add_argument("-o", metavar="DIR", dest="out", help="look there instead of generated/")
     made.add_argument(
         "--full", action="store_true", help="render everything, whatever was remembered"
@@ -122,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     made = command(
         "verify", _verify, "run the kernels, compare with the right answer and the planned bytes"
     )
+    templates(made)
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     made.add_argument(
         "--target", action="append", default=[], help="lower for this target, not the spec's"
@@ -192,6 +202,16 @@ def _specs(options) -> list[Path]:
     return found
 
 
+def _templates(options) -> Path | None:
+    """The folder of --templates: some file there must stand for one of gdngen's."""
+    own, known = options.templates, sorted(p.name for p in resources.TEMPLATES.glob("*.jinja"))
+    if own and not any((own / name).is_file() for name in known):
+        raise GdngenError(
+            f"error: --templates {own}: it has no template of gdngen's\n  help: {' '.join(known)}"
+        )
+    return own
+
+
 def _load(options) -> list[Loaded]:
     """Every spec, or one error that holds all specs' mistakes."""
     loaded, wrong = [], []
@@ -250,7 +270,8 @@ def _pipelines(options) -> dict[str, str]:
     """Paths and texts of the modules of functions; a variant that --set names has none."""
     if options.set:
         return {}
-    return dict(driver.pipeline(p) for p in _specs(options) if driver.is_pipeline(p))
+    own = _templates(options)
+    return dict(driver.pipeline(p, own) for p in _specs(options) if driver.is_pipeline(p))
 
 
 def _tree(
@@ -270,9 +291,9 @@ def _tree(
 
 def _render(options) -> int:
     settings, everything = _settings(options), not options.specs and not options.set
-    loaded = _load(options)
+    loaded, own = _load(options), _templates(options)
     special = settings or _wish(options) != planning.Wish() or options.target or options.device
-    if special and not options.out:
+    if (special or own) and not options.out:
         raise GdngenError(
             "error: generated/ holds what the specs say; these options would render something else\n"
             "  help: name a folder with -o DIR, or print with -o -"
@@ -280,7 +301,7 @@ def _render(options) -> int:
     if options.device and not _fits(options, loaded, device(options.device)):
         return 1
     found = driver.formatted(
-        [m for one in loaded for m in driver.modules(one, _wish(options), _targets(options))]
+        [m for one in loaded for m in driver.modules(one, _wish(options), _targets(options), own)]
     )
     if options.out == "-":
         print("\n\n".join([*(m.text for m in found), *_pipelines(options).values()]), end="")
@@ -316,12 +337,15 @@ def _fits(options, loaded: list[Loaded], on: Device) -> bool:
 
 def _check(options) -> int:
     root = _home(options)
-    plain = not (options.specs or options.set or options.out) and _wish(options) == planning.Wish()
+    given = options.specs or options.set or options.out or options.templates
+    plain = not given and _wish(options) == planning.Wish()
     if plain and not options.full and _remembered(root):
         print(f"{root} is what the specs render (unchanged since the last check)")
         return 0
-    loaded = _load(options)
-    found = driver.formatted([m for one in loaded for m in driver.modules(one, _wish(options))])
+    loaded, own = _load(options), _templates(options)
+    found = driver.formatted(
+        [m for one in loaded for m in driver.modules(one, _wish(options), (), own)]
+    )
     everything = not options.specs and not options.set
     files = _tree(root, found, _pipelines(options), everything)
     folders = (
@@ -348,7 +372,7 @@ def _fingerprint(root: Path) -> str:
     """Everything that a render reads and writes: specs, gdngen itself, templates and the output."""
     package = Path(__file__).parent
     inputs = [p for p in package.rglob("*") if p.suffix in (".py", ".yaml")]
-    inputs += driver.render.TEMPLATES.rglob("*.jinja")
+    inputs += resources.TEMPLATES.rglob("*.jinja")
     inputs += root.parent.joinpath("specs").rglob("*.yaml")
     outputs = [p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
     return driver.fingerprint([p.resolve() for p in [*inputs, *outputs]])
@@ -483,7 +507,8 @@ def _verify(options) -> int:
     if options.judge_only or faulty:
         return 1 if faulty else 0
     with tempfile.TemporaryDirectory() as folder:
-        jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder))
+        own = _templates(options)
+        jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder), own)
         verdicts = []
         for n, (job, verdict) in enumerate(sweep.run(jobs, options.device), 1):
             verdicts.append(verdict)
@@ -509,7 +534,8 @@ def _emulate(options) -> int:
     emulate.ready()
     loaded, done = _load(options), []
     with tempfile.TemporaryDirectory() as folder:
-        jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder))
+        own = _templates(options)
+        jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder), own)
         for one in emulate.sweep(jobs):
             done.append(one)
             if not options.json:

@@ -84,7 +84,7 @@ def is_pipeline(path: Path) -> bool:
     return pipelines.is_pipeline(_read(path))
 
 
-def pipeline(path: Path) -> tuple[str, str]:
+def pipeline(path: Path, own: Path | None = None) -> tuple[str, str]:
     """The module of a pipeline spec: its path below the output folder, and its final text.
 
     Raises `SpecError` with every mistake in the spec.
@@ -93,7 +93,7 @@ def pipeline(path: Path) -> tuple[str, str]:
     parsed = pipelines.parse(_read(path), path.as_posix(), report)
     report.stop()
     name = f"{output_folder(path)}.py"
-    return name, format.formatted(functions.text(parsed, spec_name(path)), name)
+    return name, format.formatted(functions.text(parsed, spec_name(path), own), name)
 
 
 def wished(v: Checked, wish: Wish) -> Wish:
@@ -129,15 +129,17 @@ def module_names(v: Checked, groups: tuple[Planned, ...], wish: Wish) -> list[st
     ]
 
 
-def modules(loaded: Loaded, wish: Wish, targets: Iterable[str] = ()) -> list[Module]:
-    """Every file that a spec renders, unformatted."""
+def modules(
+    loaded: Loaded, wish: Wish, targets: Iterable[str] = (), own: Path | None = None
+) -> list[Module]:
+    """Every file that a spec renders, unformatted; `own` is a folder of templates to try first."""
     folder = output_folder(loaded.path)
     out = []
     for v in loaded.variants:
         groups = plans(v, wish, targets)
         for name, planned in zip(module_names(v, groups, wish), groups):
             named = replace(planned, kernel=replace(planned.kernel, spec=spec_name(loaded.path)))
-            out.append(Module(f"{folder}/{name}.py", named, render.render(named)))
+            out.append(Module(f"{folder}/{name}.py", named, render.render(named, own)))
     return out
 
 

@@ -26,12 +26,18 @@ class Job:
     plans: tuple[tuple[str, Plan], ...]
 
 
-def jobs(loaded: Iterable[Loaded], wish: Wish, targets: Iterable[str], folder: Path) -> list[Job]:
+def jobs(
+    loaded: Iterable[Loaded],
+    wish: Wish,
+    targets: Iterable[str],
+    folder: Path,
+    own: Path | None = None,
+) -> list[Job]:
     """Renders every module into `folder`; the text is what `render` writes."""
     out = []
     for one in loaded:
         authors = {v.kernel.module: v.kernel for v in one.variants}
-        for m in driver.formatted(driver.modules(one, wish, targets)):
+        for m in driver.formatted(driver.modules(one, wish, targets, own)):
             path = folder / m.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(m.text)
