@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gdngen import __version__, driver, resources
+from gdngen import __version__, driver, new, resources
 from gdngen.devices import Device, device, devices
 from gdngen.driver import Checked, Loaded, Module
 from gdngen.errors import GdngenError, show
@@ -172,6 +172,24 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--json", type=Path, metavar="FILE", help="write the same as data")
     made.add_argument("--svg", type=Path, metavar="FILE", help="write a bar chart")
     made.add_argument("--jobs", type=int, metavar="N", help="compile so many kernels at once")
+
+    text = "write a small spec to start from, which renders and verifies as it is"
+    made = commands.add_parser("new", help=text, description=text)
+    made.set_defaults(run=_new)
+    made.add_argument("name", metavar="NAME", help="of the kernel, and of its file NAME.yaml")
+    made.add_argument("-o", metavar="DIR", dest="out", type=Path, default=Path("."), help="where")
+    made.add_argument(
+        "--like", metavar="SPEC", help="start from a spec that comes along, say softmax"
+    )
+
+    text = "print the reference of the spec language"
+    made = commands.add_parser("docs", help=text, description=text)
+    made.set_defaults(run=_docs)
+
+    text = "print the JSON Schema of specs, from which editors complete and explain them"
+    made = commands.add_parser("schema", help=text, description=text)
+    made.set_defaults(run=_schema)
+    made.add_argument("-o", metavar="FILE", dest="out", type=Path, help="write it there instead")
     return parser
 
 
@@ -652,6 +670,35 @@ def _cases(options, functions: list[Path], wanted: list[dict[str, int]]) -> list
         for kind in whole.FUNCTIONS
         if kind == "forward" or "T" not in sizes
     ]
+
+
+# -- to start with ---------------------------------------------------------------------------------
+
+
+def _new(options) -> int:
+    made = new.files(options.name, options.out, options.like)
+    for path, text in made.items():
+        write.replace(path, text)
+        print(f"wrote {path}")
+    spec = next(iter(made))
+    print(f"next: gdngen plan {spec}, gdngen verify {spec}, gdngen render {spec} -o DIR")
+    return 0
+
+
+def _docs(options) -> int:
+    print(resources.REFERENCE.read_text(encoding="utf-8"), end="")
+    return 0
+
+
+def _schema(options) -> int:
+    from gdngen.language import schema
+
+    text = schema.dumps(resources.REFERENCE.read_text(encoding="utf-8"))
+    if options.out:
+        write.replace(options.out, text)
+    else:
+        print(text, end="")
+    return 0
 
 
 if __name__ == "__main__":
