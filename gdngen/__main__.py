@@ -4,14 +4,19 @@ import sys
 
 
 def main() -> int:
-    """The command line; an interruption while it is still being imported ends as one later does."""
+    """The command line. An interruption while it is still being imported ends as one later does."""
     try:
         from gdngen import cli
 
-        return cli.main()
+        code = cli.main()
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-        return 130
+        code = 130
+    if code == 130:
+        from gdngen import pools
+
+        pools.leave()
+    return code
 
 
 if __name__ == "__main__":

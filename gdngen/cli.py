@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from gdngen import __version__, driver, new, resources
@@ -19,6 +20,7 @@ from gdngen.plan import plan as planning
 from gdngen.plan.lean import OBJECTIVES
 from gdngen.render import write
 from gdngen.show import tables
+from gdngen.show.progress import Progress, say
 
 GENERATED = "generated"
 
@@ -26,20 +28,29 @@ GENERATED = "generated"
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     options = _parser().parse_args(argv)
+    quiet, verbose = (getattr(options, name, False) for name in ("quiet", "verbose"))
+    options.progress = Progress(sys.stderr, quiet, verbose)
+    if not verbose:
+        os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")
     try:
         return options.run(options)
     except GdngenError as e:
-        print(e, file=sys.stderr)
+        options.progress.close()
+        say(e, sys.stderr)
         return 2
     except OSError as e:
         if isinstance(e, BrokenPipeError):  # the reader, say `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        print(f"error: {e.filename or ''}: {e.strerror}".replace(": :", ":"), file=sys.stderr)
+        options.progress.close()
+        say(f"error: {e.filename or ''}: {e.strerror}".replace(": :", ":"), sys.stderr)
         return 2
     except KeyboardInterrupt:
+        options.progress.close()
         print("stopped", file=sys.stderr)
         return 130
+    finally:
+        options.progress.close()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,6 +89,15 @@ def _parser() -> argparse.ArgumentParser:
             action="store_true",
             help="lean may put a tile onto the bytes of a dead one of another float dtype",
         )
+        how = made.add_mutually_exclusive_group()
+        how.add_argument(
+            "-q", dest="quiet", action="store_true",
+            help="say what is wrong, and no more than a line if nothing is",
+        )  # fmt: skip
+        how.add_argument(
+            "-v", dest="verbose", action="store_true",
+            help="a line for everything done and how long it took, on the error stream",
+        )  # fmt: skip
         return made
 
     def templates(made: argparse.ArgumentParser) -> None:
@@ -239,7 +259,7 @@ def _load(options) -> list[Loaded]:
             f"error: {options.specs[0]} is of functions, not of a kernel\n"
             "  help: name the specs of the kernels that its steps run"
         )
-    for path in kernels:
+    for path in options.progress.over(kernels, "reading"):
         try:
             loaded.append(driver.load(path, _settings(options)))
         except GdngenError as e:
@@ -248,7 +268,7 @@ def _load(options) -> list[Loaded]:
         raise GdngenError("\n".join(wrong))
     for one in loaded:
         for warning in one.warnings:
-            print(show(warning, one.sources), file=sys.stderr)
+            say(show(warning, one.sources), sys.stderr)
     return loaded
 
 
@@ -292,6 +312,26 @@ def _pipelines(options) -> dict[str, str]:
     return dict(driver.pipeline(p, own) for p in _specs(options) if driver.is_pipeline(p))
 
 
+def _modules(
+    options, loaded: list[Loaded], targets: Iterable[str], own: Path | None
+) -> list[Module]:
+    """Every module with its final text."""
+    found, over = [], options.progress.over
+    for one in over(_singly(loaded), "planning", _variant):
+        found += driver.modules(one, _wish(options), targets, own)
+    texts = driver.formatting(found)
+    return list(over(texts, "formatting", lambda m: m.path, len(found)))
+
+
+def _singly(loaded: list[Loaded]) -> list[Loaded]:
+    """The same, one variant at a time."""
+    return [dataclasses.replace(one, variants=(v,)) for one in loaded for v in one.variants]
+
+
+def _variant(one: Loaded) -> str:
+    return one.variants[0].kernel.module
+
+
 def _tree(
     root: Path, found: list[Module], functions: dict[str, str], everything: bool
 ) -> dict[str, str]:
@@ -318,9 +358,7 @@ def _render(options) -> int:
         )
     if options.device and not _fits(options, loaded, device(options.device)):
         return 1
-    found = driver.formatted(
-        [m for one in loaded for m in driver.modules(one, _wish(options), _targets(options), own)]
-    )
+    found = _modules(options, loaded, _targets(options), own)
     if options.out == "-":
         print("\n\n".join([*(m.text for m in found), *_pipelines(options).values()]), end="")
         return 0
@@ -332,7 +370,7 @@ def _render(options) -> int:
         else [] if settings else sorted({m.path.rpartition("/")[0] for m in found})
     )
     done = write.apply(root, write.changes(root, files, folders), files)
-    for change in done:
+    for change in [] if options.quiet else done:
         print(f"{'deleted' if change.kind == 'orphan' else 'wrote'} {change.path}")
     print(f"{len(found)} kernels in {root}: {len(done)} files changed")
     if everything and not options.out:
@@ -361,9 +399,7 @@ def _check(options) -> int:
         print(f"{root} is what the specs render (unchanged since the last check)")
         return 0
     loaded, own = _load(options), _templates(options)
-    found = driver.formatted(
-        [m for one in loaded for m in driver.modules(one, _wish(options), (), own)]
-    )
+    found = _modules(options, loaded, (), own)
     everything = not options.specs and not options.set
     files = _tree(root, found, _pipelines(options), everything)
     folders = (
@@ -423,7 +459,7 @@ def _plan(options) -> int:
         return 0
     rows, lines = [], []
     for one in loaded:
-        for v in one.variants:
+        for v in options.progress.over(one.variants, "planning", lambda v: v.kernel.module):
             for target in _targets(options) or v.kernel.targets:
                 where = on or device(target)
                 own, plans = driver.wished(v, wish), tables.overview(v, wish, target)
@@ -514,31 +550,37 @@ def _verify(options) -> int:
     if options.emulate:
         return _emulate(options)
     loaded, wrong = _load(options), 0
-    judged = list(sweep.judged(loaded, _wish(options), _targets(options)))
+    over, judged, targets = options.progress.over, [], _targets(options)
+    for one in over(_singly(loaded), "judging", _variant):
+        judged += sweep.judged([one], _wish(options), targets)
     faulty = [(name, faults) for name, faults in judged if faults]
     if options.judge_only and options.json:
         print(json.dumps([{"plan": name, "faults": faults} for name, faults in judged], indent=1))
     elif not options.json:
         for name, faults in faulty:
             print(f"WRONG  {name}\n    " + "\n    ".join(faults))
-        print(f"{len(judged) - len(faulty)} of {len(judged)} plans are right, says the judge")
+        if not options.quiet or options.judge_only or faulty:
+            print(f"{len(judged) - len(faulty)} of {len(judged)} plans are right, says the judge")
     if options.judge_only or faulty:
         return 1 if faulty else 0
     with tempfile.TemporaryDirectory() as folder:
         own = _templates(options)
-        jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder), own)
-        verdicts = []
-        for n, (job, verdict) in enumerate(sweep.run(jobs, options.device), 1):
+        jobs, verdicts = [], []
+        for one in over(_singly(loaded), "rendering", _variant):
+            jobs += sweep.jobs([one], _wish(options), targets, Path(folder), own)
+        done = over(sweep.run(jobs, options.device), "running", lambda d: d[0].path.stem, len(jobs))
+        for n, (job, verdict) in enumerate(done, 1):
             verdicts.append(verdict)
             wrong += not verdict.ok
-            if not options.json:
+            if not options.json and not (options.quiet and verdict.ok):
                 print(f"[{n}/{len(jobs)}] {sweep.line(job, verdict)}", flush=True)
                 for problem in verdict.problems():
                     print(f"    {problem}")
     if options.json:
         print(json.dumps([v.json() for v in verdicts], indent=1))
     elif verdicts:
-        for note in dict.fromkeys(note for v in verdicts for note in v.notes):
+        notes = [] if options.quiet else [note for v in verdicts for note in v.notes]
+        for note in dict.fromkeys(notes):
             print(f"note: {note}")
         print(f"{len(jobs) - wrong} of {len(jobs)} kernels are right on {options.device}")
     return 1 if wrong else 0
@@ -554,9 +596,12 @@ def _emulate(options) -> int:
     with tempfile.TemporaryDirectory() as folder:
         own = _templates(options)
         jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder), own)
-        for one in emulate.sweep(jobs):
+        found = options.progress.over(
+            emulate.sweep(jobs), "emulating", lambda e: e.module, len(jobs)
+        )
+        for one in found:
             done.append(one)
-            if not options.json:
+            if not options.json and not (options.quiet and one.ok):
                 lines = [emulate.line(one), *(f"    {problem}" for problem in one.problems())]
                 print(f"[{len(done)}/{len(jobs)}]", "\n".join(lines), flush=True)
     if options.json:
@@ -578,9 +623,10 @@ def _mutate(options) -> int:
     loaded, done = waits.chosen(_load(options)), []
     with tempfile.TemporaryDirectory() as folder:
         jobs = sweep.jobs(loaded, _wish(options), [emulate.TARGET], Path(folder))
-        for one in waits.sweep(jobs):
+        found = options.progress.over(waits.sweep(jobs), "mutating", lambda w: w.module, len(jobs))
+        for one in found:
             done.append(one)
-            if not options.json:
+            if not options.json and not (options.quiet and one.ok):
                 print("\n".join(waits.lines(one)), flush=True)
     if options.json:
         print(json.dumps([one.json() for one in done], indent=1))
@@ -616,8 +662,9 @@ def _mutate_plans(options) -> int:
 def _bench(options) -> int:
     from gdngen.bench import bench, building, chart, gpu, peers, shapes, timings
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+    def tell(line: str) -> None:
+        if not options.quiet:
+            print(line, file=sys.stderr, flush=True)
 
     wanted = [shapes.parse(text) for text in options.shape] or [{}]
     asked = peers.chosen(options.peers)
@@ -629,12 +676,12 @@ def _bench(options) -> int:
     loaded = _load(options) if kernels else []
     with tempfile.TemporaryDirectory() as folder:
         jobs = building.jobs(loaded, _wish(options), gpu.target(), Path(folder))
-        found = bench.run(jobs, wanted if kernels else [], asked, say, options.jobs)
+        found = bench.run(jobs, wanted if kernels else [], asked, tell, options.jobs)
     if cases:
         from gdngen.bench import whole
 
         names = ",".join(p.name for p in asked) if options.peers != "all" else "all"
-        found = timings.joined(found, whole.run(cases, names, say))
+        found = timings.joined(found, whole.run(cases, names, tell))
     if options.json:
         write.replace(options.json, timings.dumps(found))
     if options.svg:

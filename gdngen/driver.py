@@ -5,9 +5,9 @@ one a target where plans differ so much that the text does. `manifest.json` list
 """
 
 import hashlib
+import os
 import sys
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from gdngen.model.analysis import Analysis
 from gdngen.model.model import Kernel
 from gdngen.plan import plan as planning
 from gdngen.plan.plan import Planned, Wish
+from gdngen.pools import processes
 from gdngen.render import format, functions, render
 
 MANIFEST = "manifest.json"
@@ -145,13 +146,19 @@ def modules(
 
 def formatted(found: list[Module]) -> list[Module]:
     """The modules with their final text; several are formatted side by side."""
-    texts = [(m.text, m.path) for m in found]
+    return list(formatting(found))
+
+
+def formatting(found: list[Module]) -> Iterator[Module]:
+    """The same, one after the other as they come."""
     if len(found) <= FEW:
-        done = [format.formatted(*t) for t in texts]
-    else:
-        with ProcessPoolExecutor() as pool:
-            done = list(pool.map(format.formatted, *zip(*texts), chunksize=4))
-    return [replace(m, text=text) for m, text in zip(found, done)]
+        yield from (replace(m, text=format.formatted(m.text, m.path)) for m in found)
+        return
+    texts, paths = [m.text for m in found], [m.path for m in found]
+    workers = min(os.cpu_count() or 1, -(-len(found) // FEW))
+    with processes(workers, how="fork") as pool:
+        for m, text in zip(found, pool.map(format.formatted, texts, paths, chunksize=FEW)):
+            yield replace(m, text=text)
 
 
 def spec_root(path: Path) -> Path:
