@@ -5,7 +5,7 @@
 # make mutate   delete each barrier of a kernel per spec and dtype: does the emulator miss it? (long)
 # make fuzz     random specs, planned under every policy and judged (long)
 # make record   lower what is new in generated/ and remember the bytes it asks for
-# make regen    fail unless generated/ is exactly what the specs render
+# make regen    fail unless generated/ and specs/schema.json are exactly what gdngen writes
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
@@ -42,12 +42,14 @@ fuzz: $(READY)
 record: $(READY)
 	$(VENV)/bin/python tests/record.py
 
+WRITTEN := generated specs/schema.json
 regen: $(READY)
 	$(VENV)/bin/gdngen check --full
 	$(VENV)/bin/gdngen render
-	@test -z "$$(git status --porcelain -- generated)" || \
-	  { git status --short -- generated; git diff -- generated; \
-	    echo "generated/ is not what is committed: commit what 'gdngen render' wrote"; exit 1; }
+	$(VENV)/bin/gdngen schema -o specs/schema.json
+	@test -z "$$(git status --porcelain -- $(WRITTEN))" || \
+	  { git status --short -- $(WRITTEN); git diff -- $(WRITTEN); \
+	    echo "this is not what is committed: commit what 'make regen' wrote"; exit 1; }
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .hypothesis

@@ -6,7 +6,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-GENERATED = Path(__file__).resolve().parent.parent / "generated"
+from gdngen.resources import GENERATED
 
 
 @cache

@@ -9,9 +9,10 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
-from gdngen import driver
+from gdngen import __version__, driver, new, resources
 from gdngen.devices import Device, device, devices
 from gdngen.driver import Checked, Loaded, Module
 from gdngen.errors import GdngenError, show
@@ -19,6 +20,7 @@ from gdngen.plan import plan as planning
 from gdngen.plan.lean import OBJECTIVES
 from gdngen.render import write
 from gdngen.show import choice, tables
+from gdngen.show.progress import Progress, say
 
 GENERATED = "generated"
 
@@ -26,20 +28,29 @@ GENERATED = "generated"
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     options = _parser().parse_args(argv)
+    quiet, verbose = (getattr(options, name, False) for name in ("quiet", "verbose"))
+    options.progress = Progress(sys.stderr, quiet, verbose)
+    if not verbose:
+        os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")
     try:
         return options.run(options)
     except GdngenError as e:
-        print(e, file=sys.stderr)
+        options.progress.close()
+        say(e, sys.stderr)
         return 2
     except OSError as e:
         if isinstance(e, BrokenPipeError):  # the reader, say `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
-        print(f"error: {e.filename or ''}: {e.strerror}".replace(": :", ":"), file=sys.stderr)
+        options.progress.close()
+        say(f"error: {e.filename or ''}: {e.strerror}".replace(": :", ":"), sys.stderr)
         return 2
     except KeyboardInterrupt:
+        options.progress.close()
         print("stopped", file=sys.stderr)
         return 130
+    finally:
+        options.progress.close()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="gdngen",
         description="Specs of Gated DeltaNet kernels -> planned, checked TileLang source.",
     )
+    parser.add_argument("--version", action="version", version=f"gdngen {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, run, text: str, specs: str | int = "*") -> argparse.ArgumentParser:
@@ -77,9 +89,25 @@ def _parser() -> argparse.ArgumentParser:
             action="store_true",
             help="lean may put a tile onto the bytes of a dead one of another float dtype",
         )
+        how = made.add_mutually_exclusive_group()
+        how.add_argument(
+            "-q", dest="quiet", action="store_true",
+            help="say what is wrong, and no more than a line if nothing is",
+        )  # fmt: skip
+        how.add_argument(
+            "-v", dest="verbose", action="store_true",
+            help="a line for everything done and how long it took, on the error stream",
+        )  # fmt: skip
         return made
 
+    def templates(made: argparse.ArgumentParser) -> None:
+        made.add_argument(
+            "--templates", type=Path, metavar="DIR",
+            help="a template that lies there, say statements.jinja, stands for gdngen's own",
+        )  # fmt: skip
+
     made = command("render", _render, "write the kernels of specs into generated/")
+    templates(made)
     made.add_argument("-o", metavar="DIR", dest="out", help="write there instead; - prints")
     made.add_argument(
         "--target", action="append", default=[], help="plan for this target, not the spec's"
@@ -129,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--json", action="store_true", help="the same as data")
 
     made = command("check", _check, "is generated/ what the specs render? shows the difference")
+    templates(made)
     made.add_argument("-o", metavar="DIR", dest="out", help="look there instead of generated/")
     made.add_argument(
         "--full", action="store_true", help="render everything, whatever was remembered"
@@ -137,6 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     made = command(
         "verify", _verify, "run the kernels, compare with the right answer and the planned bytes"
     )
+    templates(made)
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     made.add_argument(
         "--target", action="append", default=[], help="lower for this target, not the spec's"
@@ -177,6 +207,24 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--json", type=Path, metavar="FILE", help="write the same as data")
     made.add_argument("--svg", type=Path, metavar="FILE", help="write a bar chart")
     made.add_argument("--jobs", type=int, metavar="N", help="compile so many kernels at once")
+
+    text = "write a small spec to start from, which renders and verifies as it is"
+    made = commands.add_parser("new", help=text, description=text)
+    made.set_defaults(run=_new)
+    made.add_argument("name", metavar="NAME", help="of the kernel, and of its file NAME.yaml")
+    made.add_argument("-o", metavar="DIR", dest="out", type=Path, default=Path("."), help="where")
+    made.add_argument(
+        "--like", metavar="SPEC", help="start from a spec that comes along, say softmax"
+    )
+
+    text = "print the reference of the spec language"
+    made = commands.add_parser("docs", help=text, description=text)
+    made.set_defaults(run=_docs)
+
+    text = "print the JSON Schema of specs, from which editors complete and explain them"
+    made = commands.add_parser("schema", help=text, description=text)
+    made.set_defaults(run=_schema)
+    made.add_argument("-o", metavar="FILE", dest="out", type=Path, help="write it there instead")
     return parser
 
 
@@ -207,6 +255,16 @@ def _specs(options) -> list[Path]:
     return found
 
 
+def _templates(options) -> Path | None:
+    """The folder of --templates: some file there must stand for one of gdngen's."""
+    own, known = options.templates, sorted(p.name for p in resources.TEMPLATES.glob("*.jinja"))
+    if own and not any((own / name).is_file() for name in known):
+        raise GdngenError(
+            f"error: --templates {own}: it has no template of gdngen's\n  help: {' '.join(known)}"
+        )
+    return own
+
+
 def _load(options) -> list[Loaded]:
     """Every spec, or one error that holds all specs' mistakes."""
     loaded, wrong = [], []
@@ -216,7 +274,7 @@ def _load(options) -> list[Loaded]:
             f"error: {options.specs[0]} is of functions, not of a kernel\n"
             "  help: name the specs of the kernels that its steps run"
         )
-    for path in kernels:
+    for path in options.progress.over(kernels, "reading"):
         try:
             loaded.append(driver.load(path, _settings(options)))
         except GdngenError as e:
@@ -225,7 +283,7 @@ def _load(options) -> list[Loaded]:
         raise GdngenError("\n".join(wrong))
     for one in loaded:
         for warning in one.warnings:
-            print(show(warning, one.sources), file=sys.stderr)
+            say(show(warning, one.sources), sys.stderr)
     return loaded
 
 
@@ -265,7 +323,28 @@ def _pipelines(options) -> dict[str, str]:
     """Paths and texts of the modules of functions; a variant that --set names has none."""
     if options.set:
         return {}
-    return dict(driver.pipeline(p) for p in _specs(options) if driver.is_pipeline(p))
+    own = _templates(options)
+    return dict(driver.pipeline(p, own) for p in _specs(options) if driver.is_pipeline(p))
+
+
+def _modules(
+    options, loaded: list[Loaded], targets: Iterable[str], own: Path | None
+) -> list[Module]:
+    """Every module with its final text."""
+    found, over = [], options.progress.over
+    for one in over(_singly(loaded), "planning", _variant):
+        found += driver.modules(one, _wish(options), targets, own)
+    texts = driver.formatting(found)
+    return list(over(texts, "formatting", lambda m: m.path, len(found)))
+
+
+def _singly(loaded: list[Loaded]) -> list[Loaded]:
+    """The same, one variant at a time."""
+    return [dataclasses.replace(one, variants=(v,)) for one in loaded for v in one.variants]
+
+
+def _variant(one: Loaded) -> str:
+    return one.variants[0].kernel.module
 
 
 def _tree(
@@ -285,18 +364,16 @@ def _tree(
 
 def _render(options) -> int:
     settings, everything = _settings(options), not options.specs and not options.set
-    loaded = _load(options)
+    loaded, own = _load(options), _templates(options)
     special = settings or _wish(options) != planning.Wish() or options.target or options.device
-    if special and not options.out:
+    if (special or own) and not options.out:
         raise GdngenError(
             "error: generated/ holds what the specs say; these options would render something else\n"
             "  help: name a folder with -o DIR, or print with -o -"
         )
     if options.device and not _fits(options, loaded, device(options.device)):
         return 1
-    found = driver.formatted(
-        [m for one in loaded for m in driver.modules(one, _wish(options), _targets(options))]
-    )
+    found = _modules(options, loaded, _targets(options), own)
     if options.out == "-":
         print("\n\n".join([*(m.text for m in found), *_pipelines(options).values()]), end="")
         return 0
@@ -308,7 +385,7 @@ def _render(options) -> int:
         else [] if settings else sorted({m.path.rpartition("/")[0] for m in found})
     )
     done = write.apply(root, write.changes(root, files, folders), files)
-    for change in done:
+    for change in [] if options.quiet else done:
         print(f"{'deleted' if change.kind == 'orphan' else 'wrote'} {change.path}")
     print(f"{len(found)} kernels in {root}: {len(done)} files changed")
     if everything and not options.out:
@@ -331,12 +408,13 @@ def _fits(options, loaded: list[Loaded], on: Device) -> bool:
 
 def _check(options) -> int:
     root = _home(options)
-    plain = not (options.specs or options.set or options.out) and _wish(options) == planning.Wish()
+    given = options.specs or options.set or options.out or options.templates
+    plain = not given and _wish(options) == planning.Wish()
     if plain and not options.full and _remembered(root):
         print(f"{root} is what the specs render (unchanged since the last check)")
         return 0
-    loaded = _load(options)
-    found = driver.formatted([m for one in loaded for m in driver.modules(one, _wish(options))])
+    loaded, own = _load(options), _templates(options)
+    found = _modules(options, loaded, (), own)
     everything = not options.specs and not options.set
     files = _tree(root, found, _pipelines(options), everything)
     folders = (
@@ -363,7 +441,7 @@ def _fingerprint(root: Path) -> str:
     """Everything that a render reads and writes: specs, gdngen itself, templates and the output."""
     package = Path(__file__).parent
     inputs = [p for p in package.rglob("*") if p.suffix in (".py", ".yaml")]
-    inputs += driver.render.TEMPLATES.rglob("*.jinja")
+    inputs += resources.TEMPLATES.rglob("*.jinja")
     inputs += root.parent.joinpath("specs").rglob("*.yaml")
     outputs = [p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
     return driver.fingerprint([p.resolve() for p in [*inputs, *outputs]])
@@ -398,7 +476,7 @@ def _plan(options) -> int:
         return 0
     rows, lines = [], []
     for one in loaded:
-        for v in one.variants:
+        for v in options.progress.over(one.variants, "planning", lambda v: v.kernel.module):
             for target in _targets(options) or v.kernel.targets:
                 where = on or device(target)
                 own, plans = driver.wished(v, wish), tables.overview(v, wish, target)
@@ -530,30 +608,37 @@ def _verify(options) -> int:
     if options.emulate:
         return _emulate(options)
     loaded, wrong = _load(options), 0
-    judged = list(sweep.judged(loaded, _wish(options), _targets(options)))
+    over, judged, targets = options.progress.over, [], _targets(options)
+    for one in over(_singly(loaded), "judging", _variant):
+        judged += sweep.judged([one], _wish(options), targets)
     faulty = [(name, faults) for name, faults in judged if faults]
     if options.judge_only and options.json:
         print(json.dumps([{"plan": name, "faults": faults} for name, faults in judged], indent=1))
     elif not options.json:
         for name, faults in faulty:
             print(f"WRONG  {name}\n    " + "\n    ".join(faults))
-        print(f"{len(judged) - len(faulty)} of {len(judged)} plans are right, says the judge")
+        if not options.quiet or options.judge_only or faulty:
+            print(f"{len(judged) - len(faulty)} of {len(judged)} plans are right, says the judge")
     if options.judge_only or faulty:
         return 1 if faulty else 0
     with tempfile.TemporaryDirectory() as folder:
-        jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder))
-        verdicts = []
-        for n, (job, verdict) in enumerate(sweep.run(jobs, options.device), 1):
+        own = _templates(options)
+        jobs, verdicts = [], []
+        for one in over(_singly(loaded), "rendering", _variant):
+            jobs += sweep.jobs([one], _wish(options), targets, Path(folder), own)
+        done = over(sweep.run(jobs, options.device), "running", lambda d: d[0].path.stem, len(jobs))
+        for n, (job, verdict) in enumerate(done, 1):
             verdicts.append(verdict)
             wrong += not verdict.ok
-            if not options.json:
+            if not options.json and not (options.quiet and verdict.ok):
                 print(f"[{n}/{len(jobs)}] {sweep.line(job, verdict)}", flush=True)
                 for problem in verdict.problems():
                     print(f"    {problem}")
     if options.json:
         print(json.dumps([v.json() for v in verdicts], indent=1))
     elif verdicts:
-        for note in dict.fromkeys(note for v in verdicts for note in v.notes):
+        notes = [] if options.quiet else [note for v in verdicts for note in v.notes]
+        for note in dict.fromkeys(notes):
             print(f"note: {note}")
         print(f"{len(jobs) - wrong} of {len(jobs)} kernels are right on {options.device}")
     return 1 if wrong else 0
@@ -567,10 +652,14 @@ def _emulate(options) -> int:
     emulate.ready()
     loaded, done = _load(options), []
     with tempfile.TemporaryDirectory() as folder:
-        jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder))
-        for one in emulate.sweep(jobs):
+        own = _templates(options)
+        jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder), own)
+        found = options.progress.over(
+            emulate.sweep(jobs), "emulating", lambda e: e.module, len(jobs)
+        )
+        for one in found:
             done.append(one)
-            if not options.json:
+            if not options.json and not (options.quiet and one.ok):
                 lines = [emulate.line(one), *(f"    {problem}" for problem in one.problems())]
                 print(f"[{len(done)}/{len(jobs)}]", "\n".join(lines), flush=True)
     if options.json:
@@ -592,9 +681,10 @@ def _mutate(options) -> int:
     loaded, done = waits.chosen(_load(options)), []
     with tempfile.TemporaryDirectory() as folder:
         jobs = sweep.jobs(loaded, _wish(options), [emulate.TARGET], Path(folder))
-        for one in waits.sweep(jobs):
+        found = options.progress.over(waits.sweep(jobs), "mutating", lambda w: w.module, len(jobs))
+        for one in found:
             done.append(one)
-            if not options.json:
+            if not options.json and not (options.quiet and one.ok):
                 print("\n".join(waits.lines(one)), flush=True)
     if options.json:
         print(json.dumps([one.json() for one in done], indent=1))
@@ -630,8 +720,9 @@ def _mutate_plans(options) -> int:
 def _bench(options) -> int:
     from gdngen.bench import bench, building, chart, gpu, peers, shapes, timings
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+    def tell(line: str) -> None:
+        if not options.quiet:
+            print(line, file=sys.stderr, flush=True)
 
     wanted = [shapes.parse(text) for text in options.shape] or [{}]
     asked = peers.chosen(options.peers)
@@ -643,12 +734,12 @@ def _bench(options) -> int:
     loaded = _load(options) if kernels else []
     with tempfile.TemporaryDirectory() as folder:
         jobs = building.jobs(loaded, _wish(options), gpu.target(), Path(folder))
-        found = bench.run(jobs, wanted if kernels else [], asked, say, options.jobs)
+        found = bench.run(jobs, wanted if kernels else [], asked, tell, options.jobs)
     if cases:
         from gdngen.bench import whole
 
         names = ",".join(p.name for p in asked) if options.peers != "all" else "all"
-        found = timings.joined(found, whole.run(cases, names, say))
+        found = timings.joined(found, whole.run(cases, names, tell))
     if options.json:
         write.replace(options.json, timings.dumps(found))
     if options.svg:
@@ -684,6 +775,35 @@ def _cases(options, functions: list[Path], wanted: list[dict[str, int]]) -> list
         for kind in whole.FUNCTIONS
         if kind == "forward" or "T" not in sizes
     ]
+
+
+# -- to start with ---------------------------------------------------------------------------------
+
+
+def _new(options) -> int:
+    made = new.files(options.name, options.out, options.like)
+    for path, text in made.items():
+        write.replace(path, text)
+        print(f"wrote {path}")
+    spec = next(iter(made))
+    print(f"next: gdngen plan {spec}, gdngen verify {spec}, gdngen render {spec} -o DIR")
+    return 0
+
+
+def _docs(options) -> int:
+    print(resources.REFERENCE.read_text(encoding="utf-8"), end="")
+    return 0
+
+
+def _schema(options) -> int:
+    from gdngen.language import schema
+
+    text = schema.dumps(resources.REFERENCE.read_text(encoding="utf-8"))
+    if options.out:
+        write.replace(options.out, text)
+    else:
+        print(text, end="")
+    return 0
 
 
 if __name__ == "__main__":

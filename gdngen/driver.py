@@ -5,9 +5,9 @@ one a target where plans differ so much that the text does. `manifest.json` list
 """
 
 import hashlib
+import os
 import sys
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from gdngen.model.analysis import Analysis
 from gdngen.model.model import Kernel
 from gdngen.plan import plan as planning
 from gdngen.plan.plan import Planned, Wish
+from gdngen.pools import processes
 from gdngen.render import format, functions, render
 
 MANIFEST = "manifest.json"
@@ -84,7 +85,7 @@ def is_pipeline(path: Path) -> bool:
     return pipelines.is_pipeline(_read(path))
 
 
-def pipeline(path: Path) -> tuple[str, str]:
+def pipeline(path: Path, own: Path | None = None) -> tuple[str, str]:
     """The module of a pipeline spec: its path below the output folder, and its final text.
 
     Raises `SpecError` with every mistake in the spec.
@@ -93,7 +94,7 @@ def pipeline(path: Path) -> tuple[str, str]:
     parsed = pipelines.parse(_read(path), path.as_posix(), report)
     report.stop()
     name = f"{output_folder(path)}.py"
-    return name, format.formatted(functions.text(parsed, spec_name(path)), name)
+    return name, format.formatted(functions.text(parsed, spec_name(path), own), name)
 
 
 def wished(v: Checked, wish: Wish) -> Wish:
@@ -129,27 +130,35 @@ def module_names(v: Checked, groups: tuple[Planned, ...], wish: Wish) -> list[st
     ]
 
 
-def modules(loaded: Loaded, wish: Wish, targets: Iterable[str] = ()) -> list[Module]:
-    """Every file that a spec renders, unformatted."""
+def modules(
+    loaded: Loaded, wish: Wish, targets: Iterable[str] = (), own: Path | None = None
+) -> list[Module]:
+    """Every file that a spec renders, unformatted; `own` is a folder of templates to try first."""
     folder = output_folder(loaded.path)
     out = []
     for v in loaded.variants:
         groups = plans(v, wish, targets)
         for name, planned in zip(module_names(v, groups, wish), groups):
             named = replace(planned, kernel=replace(planned.kernel, spec=spec_name(loaded.path)))
-            out.append(Module(f"{folder}/{name}.py", named, render.render(named)))
+            out.append(Module(f"{folder}/{name}.py", named, render.render(named, own)))
     return out
 
 
 def formatted(found: list[Module]) -> list[Module]:
     """The modules with their final text; several are formatted side by side."""
-    texts = [(m.text, m.path) for m in found]
+    return list(formatting(found))
+
+
+def formatting(found: list[Module]) -> Iterator[Module]:
+    """The same, one after the other as they come."""
     if len(found) <= FEW:
-        done = [format.formatted(*t) for t in texts]
-    else:
-        with ProcessPoolExecutor() as pool:
-            done = list(pool.map(format.formatted, *zip(*texts), chunksize=4))
-    return [replace(m, text=text) for m, text in zip(found, done)]
+        yield from (replace(m, text=format.formatted(m.text, m.path)) for m in found)
+        return
+    texts, paths = [m.text for m in found], [m.path for m in found]
+    workers = min(os.cpu_count() or 1, -(-len(found) // FEW))
+    with processes(workers, how="fork") as pool:
+        for m, text in zip(found, pool.map(format.formatted, texts, paths, chunksize=FEW)):
+            yield replace(m, text=text)
 
 
 def spec_root(path: Path) -> Path:

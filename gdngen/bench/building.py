@@ -11,9 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 from gdngen import catalog, driver
@@ -21,6 +19,7 @@ from gdngen.driver import Loaded, Module
 from gdngen.errors import GdngenError
 from gdngen.model.model import Kernel
 from gdngen.plan.plan import Plan, Wish
+from gdngen.pools import processes
 from gdngen.verify import lowering
 
 ENTRY = re.compile(r"__global__ void __launch_bounds__\((\d+)[^)]*\) (\w+)\(")
@@ -142,7 +141,7 @@ def build_all(paths: Iterable[Path], target: str, workers: int | None = None) ->
     if not wanted:
         return {}
     workers = min(len(wanted), workers or len(os.sched_getaffinity(0)))
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with processes(workers) as pool:
         waiting = {path: pool.submit(build, path, target) for path in wanted}
         out = {}
         for path, future in waiting.items():

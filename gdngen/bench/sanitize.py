@@ -17,13 +17,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 from gdngen import catalog
 from gdngen.bench.building import Job
+from gdngen.pools import processes
 from gdngen.show import tables
 from gdngen.verify import lowering, samples
 
@@ -183,7 +183,7 @@ def warm(jobs: Sequence[Job], setup: Setup) -> dict[Path, str]:
         return {}
     began, refused = time.monotonic(), {}
     workers = min(len(jobs), setup.workers)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with processes(workers) as pool:
         waiting = {pool.submit(_compiled, job.path): job.path for job in jobs}
         for done in as_completed(waiting):
             try:

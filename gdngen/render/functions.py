@@ -27,15 +27,19 @@ from gdngen.render import render
 DEVICE_CALLS = {"sms": "call.multiprocessors()", "sm": "call.architecture()"}
 
 
-def text(pipeline: Pipeline, spec: str, templates: Path = render.TEMPLATES) -> str:
-    """The module's text, before formatting; `spec` is the name that its first line gives."""
-    page = render.environment(templates).get_template("pipeline.py.jinja")
-    return page.render(
-        header=render.header(spec),
-        doc=render.docstring(pipeline.doc or pipeline.name),
-        dtypes=dict(pipeline.dtypes),
-        functions=[_view(f, pipeline) for f in pipeline.functions],
-    )
+def text(pipeline: Pipeline, spec: str, own: Path | None = None) -> str:
+    """The module's text, before formatting; `spec` is the name that its first line gives, templates
+    in the folder `own` stand before gdngen's."""
+
+    def filled(made) -> str:
+        return made.get_template("pipeline.py.jinja").render(
+            header=render.header(spec),
+            doc=render.docstring(pipeline.doc or pipeline.name),
+            dtypes=dict(pipeline.dtypes),
+            functions=[_view(f, pipeline) for f in pipeline.functions],
+        )
+
+    return render.with_templates(filled, own)
 
 
 def _view(f: Function, pipeline: Pipeline) -> dict:

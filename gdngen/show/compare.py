@@ -8,9 +8,7 @@ modelled, so there kernels are lowered (and remembered). It is shown for its byt
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 
 from gdngen.devices import device
@@ -19,6 +17,7 @@ from gdngen.model.model import Kernel
 from gdngen.plan import plan as planning
 from gdngen.plan.plan import Plan, Planned, Wish
 from gdngen.plan.registers import registers
+from gdngen.pools import processes
 from gdngen.render import format, render
 
 
@@ -70,7 +69,7 @@ def rows(
             path.write_text(getattr(m, which))
             jobs.append((i, which, path, m.row.target))
     out = [m.row for m in made]
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+    with processes(2) as pool:
         for (i, which, _, _), asked in zip(jobs, pool.map(_aggressive, [j[2:] for j in jobs])):
             out[i] = replace(out[i], **{f"{which}_aggressive": asked})
     return out

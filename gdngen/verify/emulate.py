@@ -12,9 +12,8 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from gdngen.errors import GdngenError
 from gdngen.language.expr import evaluate
 from gdngen.model.model import Kernel
 from gdngen.plan.storage import Slot
+from gdngen.pools import processes
 from gdngen.render.text import safe
 from gdngen.verify import blame, lowering, samples, verify
 from gdngen.verify.blame import Fault
@@ -229,7 +229,7 @@ def sweep(jobs: list[Job]) -> Iterator[Emulation]:
     if workers < 2:
         yield from map(_emulated, jobs)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with processes(workers) as pool:
         for done in as_completed([pool.submit(_emulated, job) for job in jobs]):
             yield done.result()
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 from gdngen import driver
 from gdngen.driver import Loaded
 from gdngen.model.model import Kernel
 from gdngen.plan.plan import Plan, Wish
+from gdngen.pools import processes
 from gdngen.verify import verify
 from gdngen.verify.verify import Verdict
 
@@ -26,12 +26,18 @@ class Job:
     plans: tuple[tuple[str, Plan], ...]
 
 
-def jobs(loaded: Iterable[Loaded], wish: Wish, targets: Iterable[str], folder: Path) -> list[Job]:
+def jobs(
+    loaded: Iterable[Loaded],
+    wish: Wish,
+    targets: Iterable[str],
+    folder: Path,
+    own: Path | None = None,
+) -> list[Job]:
     """Renders every module into `folder`; the text is what `render` writes."""
     out = []
     for one in loaded:
         authors = {v.kernel.module: v.kernel for v in one.variants}
-        for m in driver.formatted(driver.modules(one, wish, targets)):
+        for m in driver.formatted(driver.modules(one, wish, targets, own)):
             path = folder / m.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(m.text)
@@ -47,7 +53,7 @@ def run(found: list[Job], device: str) -> Iterator[tuple[Job, Verdict]]:
             yield job, _verified(job, device)
         return
     workers = min(len(found), os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with processes(workers) as pool:
         waiting = {pool.submit(_verified, job, device): job for job in found}
         for done in as_completed(waiting):
             yield waiting[done], done.result()

@@ -11,9 +11,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from gdngen.driver import Loaded
 from gdngen.emulator import Emulated, Finding, Mutant
 from gdngen.model.model import Kernel
 from gdngen.plan.storage import Slot
+from gdngen.pools import processes
 from gdngen.show.tables import table
 from gdngen.verify import blame, emulate, lowering, samples
 from gdngen.verify.emulate import TARGET, WORKERS
@@ -179,7 +178,7 @@ def sweep(jobs: list[Job]) -> Iterator[Waits]:
     if workers < 2:
         yield from map(_of, jobs)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with processes(workers) as pool:
         yield from pool.map(_of, jobs)
 
 
