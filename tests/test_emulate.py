@@ -205,7 +205,7 @@ def test_what_cannot_be_emulated_is_said(tmp_path, monkeypatch):
     kernel = kernels_of("examples/softmax")[SOFTMAX]
     path, plans = module(kernel, tmp_path)
     lowered = lowering.Lowered(
-        0, 0, lowering.cached_lower(path, "sm_80").source + "\nasm volatile();\n"
+        0, 0, lowering.cached_lower(path, "sm_80").source + "\nasm volatile();\n", {}
     )
     monkeypatch.setattr(lowering, "cached_lower", lambda *_: lowered)
     done = emulate.emulate(kernel, path, plans["sm_80"].slots)
@@ -369,7 +369,7 @@ def test_kernels_without_a_producer_are_let_pass():
     source = "__launch_bounds__(128, 1) f() {\nfor (;;) {\n tl::tma_load(d, m, a);\n}\ntl::tma_load(d);\n}"
     slots = [Slot((64,), "float16", ("a", "b"))]
     assert [n for n, _ in hopper.loads_in_loops(source)] == [3]
-    assert hopper.in_source(lowering.Lowered(128, 0, source), slots, 128) == ()
+    assert hopper.in_source(lowering.Lowered(128, 0, source, {}), slots, 128) == ()
 
 
 # -- every wait ------------------------------------------------------------------------------------

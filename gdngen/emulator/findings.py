@@ -11,7 +11,9 @@ from .source import FILE_NAME, EmulatorError
 
 KINDS = (
     "race",
+    "missing proxy fence",
     "barrier divergence",
+    "deadlock",
     "misaligned",
     "uninitialised shared read",
     "out of bounds",

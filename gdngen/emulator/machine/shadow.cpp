@@ -5,6 +5,10 @@
 // threads share it keeps the last write and the reads since that no later read has seen. Two
 // accesses by different threads, one a write, race unless a barrier orders them: no luck with
 // timing is needed.
+//
+// Operations of the asynchronous proxy are accesses of actors, which have a place in every clock
+// beside the threads. They rely on what their issuers had seen; nobody has seen them before their
+// epoch was waited for. What threads wrote they may use only if a proxy fence lies between.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -16,9 +20,9 @@ namespace emu {
 namespace {
 
 struct Access {
-  uint32_t clock;  // the thread's own clock at the access; 0: no access
+  uint32_t clock;  // the thread's own clock at the access, or an actor's epoch; 0: no access
   uint32_t caller; // a program that is linked at a fixed address has its code below 4 GiB
-  uint16_t thread;
+  uint16_t thread; // or, past the threads, an actor
   const void* code() const { return reinterpret_cast<const void*>(uintptr_t(caller)); }
 };
 
@@ -35,8 +39,20 @@ struct Byte {
 
 enum class Mode { read, write, atomic };
 
-std::vector<Byte*> shadows;                 // by region
-std::vector<std::vector<uint32_t>> clocks;  // clocks[a][b]: the latest of b that a has seen
+// Who accesses memory: a thread, or an actor on behalf of the threads that issued its operation.
+struct Party {
+  int id;
+  uint32_t clock;
+  const Order& order;
+  int thread;
+  bool asynchronous;
+};
+
+constexpr int most_actors = 128;
+
+std::vector<Byte*> shadows;  // by region
+std::vector<Order> orders;   // by thread
+int actors = 0;              // in this block, after the threads
 uint32_t block_number = 0;
 const void* last_caller = nullptr;
 
@@ -55,8 +71,20 @@ void settle() {
   if (bytes > sizeof(pending.before) || memcmp(now, pending.before, bytes)) report(pending.found);
 }
 
-bool seen(const Access& access, int by) {
-  return access.clock <= clocks[by][access.thread];
+bool is_thread(int id) { return id < launch.thread_count; }
+int thread_of(const Access& access) { return is_thread(access.thread) ? access.thread : -1; }
+
+bool seen(const Access& access, const Order& by) {
+  return access.clock <= by.seen[access.thread];
+}
+
+bool unfenced(const Access& write, const Order& by) {
+  return is_thread(write.thread) && write.clock > by.fenced[write.thread];
+}
+
+void join(std::vector<uint32_t>& to, const std::vector<uint32_t>& from) {
+  if (to.size() < from.size()) to.resize(from.size(), 0);
+  for (size_t i = 0; i < from.size(); ++i) to[i] = std::max(to[i], from[i]);
 }
 
 void forget(Access& access) { access.clock = 0; }
@@ -76,21 +104,26 @@ void enter_block(Byte& byte) {
   byte.block = block_number;
 }
 
-const Access* unordered_read(const Byte& byte, int thread) {
-  if (byte.read.clock && !seen(byte.read, thread)) return &byte.read;
+const Access* unordered_read(const Byte& byte, const Order& order) {
+  if (byte.read.clock && !seen(byte.read, order)) return &byte.read;
   if (byte.more_reads)
     for (const Access& read : *byte.more_reads)
-      if (!seen(read, thread)) return &read;
+      if (!seen(read, order)) return &read;
   return nullptr;
 }
 
-void remember_read(Byte& byte, const Access& access) {
-  if (!byte.read.clock || seen(byte.read, access.thread)) {
+// An actor's later read stands for its earlier ones: whoever has seen it has seen those.
+bool covers(const Access& later, const Order& order, const Access& earlier) {
+  return seen(earlier, order) || (earlier.thread == later.thread && earlier.clock <= later.clock);
+}
+
+void remember_read(Byte& byte, const Access& access, const Order& order) {
+  if (!byte.read.clock || covers(access, order, byte.read)) {
     byte.read = access;
   } else {
     if (!byte.more_reads) byte.more_reads = new std::vector<Access>;
     for (Access& read : *byte.more_reads)
-      if (seen(read, access.thread)) {
+      if (covers(access, order, read)) {
         read = access;
         return;
       }
@@ -98,7 +131,7 @@ void remember_read(Byte& byte, const Access& access) {
     return;
   }
   if (byte.more_reads) std::erase_if(*byte.more_reads, [&](const Access& read) {
-    return seen(read, access.thread);
+    return covers(access, order, read);
   });
 }
 
@@ -106,16 +139,23 @@ struct Conflict {
   const char* note = nullptr;
   const Access* with = nullptr;
   bool both_write = false;
+  const char* kind = "race";
 };
 
-Conflict find_conflict(const Byte& byte, Mode mode, int thread) {
+Conflict find_conflict(const Byte& byte, Mode mode, const Party& party) {
   if (byte.in_flight) return {"an asynchronous copy was not waited for", &byte.write};
   const bool both_atomic = mode == Mode::atomic && byte.atomic;
   const bool writes = mode != Mode::read;
-  if (!both_atomic && byte.write.clock && !seen(byte.write, thread))
-    return {writes ? "write after write" : "read after write", &byte.write, writes};
+  if (!both_atomic && byte.write.clock && !seen(byte.write, party.order)) {
+    // What an asynchronous operation writes is not there yet to be compared.
+    const bool comparable = writes && !party.asynchronous && is_thread(byte.write.thread);
+    return {writes ? "write after write" : "read after write", &byte.write, comparable};
+  }
   if (writes)
-    if (const Access* read = unordered_read(byte, thread)) return {"write after read", read};
+    if (const Access* read = unordered_read(byte, party.order)) return {"write after read", read};
+  if (party.asynchronous && byte.write.clock && unfenced(byte.write, party.order))
+    return {writes ? "write after write" : "read after write", &byte.write, false,
+            "missing proxy fence"};
   if (byte.foreign_write && !both_atomic) return {"another block writes it", nullptr, writes};
   if (byte.foreign_read && writes) return {"another block reads it", nullptr};
   return {};
@@ -123,34 +163,33 @@ Conflict find_conflict(const Byte& byte, Mode mode, int thread) {
 
 void report_race(const Region& region, const unsigned char* low, const unsigned char* high,
                  const void* caller, int thread, const Conflict& conflict, Mode mode) {
-  Found found{"race", &region, low - region.begin, high - region.begin, caller,
+  Found found{conflict.kind, &region, low - region.begin, high - region.begin, caller,
               conflict.with ? conflict.with->code() : nullptr, thread,
-              conflict.with ? int(conflict.with->thread) : -1, conflict.note};
+              conflict.with ? thread_of(*conflict.with) : -1, conflict.note};
   if (!conflict.both_write || mode == Mode::atomic) return report(found);
   pending = {true, found, {}};
   memcpy(pending.before, low, std::min<size_t>(high - low, sizeof(pending.before)));
 }
 
-void access(const void* at, size_t bytes, Mode mode, const void* caller) {
+void access(const void* at, size_t bytes, Mode mode, const void* caller, const Party& party) {
   settle();
   bool inside;
   const Region* region = find_region(at, inside);
-  if (!region) return;
+  if (!region) return registers_touched(at, bytes, mode != Mode::read, caller);
   last_caller = caller;
-  const int thread = current_thread();
   auto* begin = static_cast<const unsigned char*>(at);
   if (!inside || begin + bytes > region->begin + region->bytes)
     return report_access("out of bounds", at, bytes, caller, mode == Mode::read ? "read" : "write");
 
   Byte* shadow = shadows[region - regions.data()] + (begin - region->begin);
-  const Access now{clocks[thread][thread], uint32_t(uintptr_t(caller)), uint16_t(thread)};
+  const Access now{party.clock, uint32_t(uintptr_t(caller)), uint16_t(party.id)};
   const unsigned char *racy_low = nullptr, *racy_high = nullptr, *unwritten = nullptr;
   Conflict first;
   Access other;
   for (size_t i = 0; i < bytes; ++i) {
     Byte& byte = shadow[i];
     enter_block(byte);
-    if (const Conflict conflict = find_conflict(byte, mode, thread); conflict.note) {
+    if (const Conflict conflict = find_conflict(byte, mode, party); conflict.note) {
       if (!racy_low) {
         racy_low = begin + i;
         first = conflict;
@@ -161,7 +200,7 @@ void access(const void* at, size_t bytes, Mode mode, const void* caller) {
     if (mode != Mode::write) {
       if (region->shared && !byte.written) unwritten = unwritten ? unwritten : begin + i;
     }
-    if (mode == Mode::read) remember_read(byte, now);
+    if (mode == Mode::read) remember_read(byte, now, party.order);
     if (mode != Mode::read) {
       byte.write = now;
       byte.written = true;
@@ -170,16 +209,23 @@ void access(const void* at, size_t bytes, Mode mode, const void* caller) {
       forget_reads(byte);
     }
   }
-  if (racy_low) report_race(*region, racy_low, racy_high, caller, thread, first, mode);
+  if (racy_low) report_race(*region, racy_low, racy_high, caller, party.thread, first, mode);
   if (unwritten)
     report_access("uninitialised shared read", unwritten, begin + bytes - unwritten, caller, "");
 }
 
-template <class Change> void for_bytes(void* to, size_t bytes, Change change) {
+void access(const void* at, size_t bytes, Mode mode, const void* caller) {
+  const int thread = current_thread();
+  if (thread < 0) return;
+  const Order& order = orders[thread];
+  access(at, bytes, mode, caller, Party{thread, order.seen[thread], order, thread, false});
+}
+
+template <class Change> void for_bytes(const void* to, size_t bytes, Change change) {
   bool inside;
   const Region* region = find_region(to, inside);
   if (!region || !inside) return;
-  const size_t offset = static_cast<unsigned char*>(to) - region->begin;
+  const size_t offset = static_cast<const unsigned char*>(to) - region->begin;
   for (size_t i = offset; i < std::min(offset + bytes, region->bytes); ++i)
     change(shadows[region - regions.data()][i]);
 }
@@ -189,12 +235,17 @@ template <class Change> void for_bytes(void* to, size_t bytes, Change change) {
 void note_read(const void* from, size_t bytes, void* caller) {
   access(from, bytes, Mode::read, caller);
 }
-void note_write(void* to, size_t bytes, void* caller) { access(to, bytes, Mode::write, caller); }
-void note_atomic(void* at, size_t bytes) {
-  access(at, bytes, Mode::atomic, __builtin_return_address(0));
+void note_write(const void* to, size_t bytes, void* caller) { access(to, bytes, Mode::write, caller); }
+void note_atomic(void* at, size_t bytes, void* caller) {
+  access(at, bytes, Mode::atomic, caller ? caller : __builtin_return_address(0));
 }
 
 const void* last_known_caller() { return last_caller; }
+
+void Order::join(const Order& other) {
+  emu::join(seen, other.seen);
+  emu::join(fenced, other.fenced);
+}
 
 namespace observer {
 
@@ -210,8 +261,10 @@ void begin_block(int threads) {
       memset(static_cast<void*>(shadows[i]), 0, bytes * sizeof(Byte));
     }
   }
-  clocks.assign(threads, std::vector<uint32_t>(threads, 0));
-  for (int i = 0; i < threads; ++i) clocks[i][i] = 1;
+  const std::vector<uint32_t> nothing(threads + most_actors, 0);
+  orders.assign(threads, {nothing, nothing});
+  for (int i = 0; i < threads; ++i) orders[i].seen[i] = 1;
+  actors = 0;
 }
 
 void end_block() { settle(); }
@@ -219,24 +272,63 @@ void begin_thread(int) {}
 void end_thread(int) { settle(); }
 void turn_to(int) { settle(); }
 
-void arrive(Fence& fence, int thread) {
+void release(Order& order, int thread) {
   settle();
-  std::vector<uint32_t>& clock = clocks[thread];
-  fence.clock.resize(clock.size(), 0);
-  for (size_t i = 0; i < clock.size(); ++i) fence.clock[i] = std::max(fence.clock[i], clock[i]);
-  ++clock[thread];
+  order.join(orders[thread]);
+  ++orders[thread].seen[thread];
 }
 
+void acquire(const Order& order, int thread) { orders[thread].join(order); }
+
+void arrive(Fence& fence, int thread) { release(fence.order, thread); }
+
 void open(Fence& fence, const std::vector<int>& waiting) {
-  for (int thread : waiting) {
-    std::vector<uint32_t>& clock = clocks[thread];
-    for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], fence.clock[i]);
-  }
-  fence.clock.clear();
+  for (int thread : waiting) acquire(fence.order, thread);
+  fence.order = {};
   ++fence.generation;
 }
 
 void leave(Fence&, unsigned) {}
+
+int new_actor() {
+  if (actors == most_actors) fail("too many barriers and asynchronous copies in one block");
+  return launch.thread_count + actors++;
+}
+
+void proxy_fence(int thread) {
+  settle();
+  join(orders[thread].fenced, orders[thread].seen);
+  // What it writes from now on is not behind the fence.
+  ++orders[thread].seen[thread];
+}
+
+Order issued_by(int first, int count) {
+  Order order = orders[first];
+  for (int i = 1; i < count; ++i) order.join(orders[first + i]);
+  return order;
+}
+
+void async_access(int actor, uint32_t epoch, const Order& issuer, int thread, const void* at,
+                  size_t bytes, bool writes, const void* caller) {
+  access(at, bytes, writes ? Mode::write : Mode::read, caller,
+         Party{actor, epoch, issuer, thread, true});
+}
+
+void async_lands(int actor, uint32_t epoch, const void* at, size_t bytes) {
+  for_bytes(at, bytes, [&](Byte& byte) {
+    if (byte.write.thread == actor && byte.write.clock == unknown_epoch) byte.write.clock = epoch;
+  });
+}
+
+void complete(int thread, int actor, uint32_t epoch) {
+  uint32_t& known = orders[thread].seen[actor];
+  known = std::max(known, epoch);
+}
+
+void complete(Order& order, int actor, uint32_t epoch) {
+  order.seen.resize(launch.thread_count + most_actors, 0);
+  order.seen[actor] = std::max(order.seen[actor], epoch);
+}
 
 void copy_starts(int, void* to, size_t bytes, const void* caller) {
   access(to, bytes, Mode::write, caller);
@@ -247,7 +339,7 @@ void copy_lands(int thread, void* to, size_t bytes, const void*) {
   for_bytes(to, bytes, [&](Byte& byte) {
     if (!byte.in_flight || byte.write.thread != thread) return;
     byte.in_flight = false;
-    byte.write.clock = clocks[thread][thread];
+    byte.write.clock = orders[thread].seen[thread];
   });
 }
 

@@ -1,0 +1,127 @@
+// mbarrier: barriers in shared memory whose phases complete by arrivals and by bytes that land.
+//
+// The machine keeps their state beside shared memory, by address. Waiting orders what came before the
+// arrivals of the phase that is complete, and of those before it, with what comes after the wait.
+#include <map>
+#include <string>
+
+#include "observer.h"
+#include "state.h"
+
+namespace emu {
+namespace {
+
+struct PhaseBarrier {
+  unsigned expected = 0;   // arrivals of a phase
+  unsigned pending = 0;    // of them, still to come
+  long bytes = 0;          // announced and not landed; less than none if they landed unannounced
+  uint32_t phase = 0;      // how many are complete
+  int actor = -1;          // of tensor copies that it counts
+  Order arrived, complete; // what arrivals have seen; that, as of the last complete phase
+  std::vector<int> waiting;
+};
+
+std::map<const void*, PhaseBarrier> barriers;
+std::map<const void*, std::string> names;
+
+std::string name_of(const void* barrier) {
+  auto named = names.upper_bound(barrier);
+  if (named == names.begin()) return "a barrier";
+  --named;
+  const long offset = static_cast<const char*>(barrier) - static_cast<const char*>(named->first);
+  return named->second + "[" + std::to_string(offset / 8) + "]";
+}
+
+PhaseBarrier& find(void* at, const void* caller) {
+  if (reinterpret_cast<uintptr_t>(at) % 8) misaligned(at, 8, const_cast<void*>(caller));
+  const auto found = barriers.find(at);
+  if (found != barriers.end()) {
+    note_atomic(at, 8, const_cast<void*>(caller));
+    return found->second;
+  }
+  report_access("uninitialised shared read", at, 8, caller, "a barrier that was not initialised");
+  finish(0);
+}
+
+void advance(PhaseBarrier& barrier) {
+  if (barrier.pending || barrier.bytes) return;
+  ++barrier.phase;
+  barrier.pending = barrier.expected;
+  if (barrier.actor >= 0) observer::complete(barrier.arrived, barrier.actor, barrier.phase);
+  barrier.complete = barrier.arrived;
+  for (int thread : barrier.waiting) wake(thread);
+  barrier.waiting.clear();
+}
+
+std::string state_of(const void* at, unsigned parity) {
+  const PhaseBarrier& barrier = barriers[at];
+  return name_of(at) + " at parity " + std::to_string(parity) + ", in phase " +
+         std::to_string(barrier.phase) + " with " + std::to_string(barrier.pending) + " of " +
+         std::to_string(barrier.expected) + " arrivals and " + std::to_string(barrier.bytes) +
+         " bytes to come";
+}
+
+}  // namespace
+
+void begin_phases() { barriers.clear(); }
+
+void name_phases(const void* at, const char* name) { names[at] = name; }
+
+void phase_init(void* at, unsigned arrivals) {
+  void* caller = __builtin_return_address(0);
+  if (reinterpret_cast<uintptr_t>(at) % 8) misaligned(at, 8, caller);
+  note_write(at, 8, caller);
+  barriers[at] = {arrivals, arrivals};
+}
+
+void phase_arrive(void* at, int site) {
+  if (skipped(site)) return;
+  const void* caller = __builtin_return_address(0);
+  PhaseBarrier& barrier = find(at, caller);
+  observer::release(barrier.arrived, current_thread());
+  if (!barrier.pending) {  // all have arrived, and bytes are awaited
+    report({"barrier divergence", nullptr, 0, 0, caller, nullptr, current_thread(), -1,
+            keep("an arrival too many at " + name_of(at))});
+    return;
+  }
+  --barrier.pending;
+  advance(barrier);
+}
+
+void phase_expect(void* at, unsigned bytes) {
+  PhaseBarrier& barrier = find(at, __builtin_return_address(0));
+  barrier.bytes += bytes;
+}
+
+void phase_wait(void* at, unsigned parity, int site) {
+  if (skipped(site)) return;
+  const void* caller = __builtin_return_address(0);
+  PhaseBarrier& barrier = find(at, caller);
+  const auto complete = [&] {
+    if ((barrier.phase & 1) != (parity & 1)) return true;
+    barrier.waiting.push_back(current_thread());
+    return false;
+  };
+  sleep_until(complete, [&] { return state_of(at, parity); }, caller);
+  observer::acquire(barrier.complete, current_thread());
+}
+
+int phase_actor(void* at, const void* caller) {
+  PhaseBarrier& barrier = find(at, caller);
+  if (barrier.actor < 0) barrier.actor = observer::new_actor();
+  return barrier.actor;
+}
+
+uint32_t phase_epoch(void* at) { return barriers[at].phase + 1; }
+
+void phase_lands(void* at, unsigned bytes) {
+  PhaseBarrier& barrier = barriers[at];
+  barrier.bytes -= bytes;
+  advance(barrier);
+}
+
+void proxy_fence(int site) {
+  if (!skipped(site)) observer::proxy_fence(current_thread());
+}
+
+}  // namespace emu
