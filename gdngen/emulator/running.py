@@ -170,6 +170,8 @@ def _like(value: Any, data: bytes) -> Any:
     if _is_torch(value):
         import torch
 
+        if not data:
+            return value.clone()
         flat = torch.from_numpy(numpy.frombuffer(data, dtype=numpy.uint8).copy())
         return flat.view(value.dtype).reshape(value.shape)
     return numpy.frombuffer(data, dtype=value.dtype).reshape(value.shape).copy()

@@ -48,6 +48,11 @@ class Kernel:
     sites: tuple[Site, ...]
     text: str
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it has operations that take place at some time between their issue and a wait."""
+        return bool(_ASYNCHRONOUS.search(self.text))
+
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SIGNATURE = re.compile(
@@ -68,6 +73,7 @@ _WAIT = re.compile(
 )
 _PHASE_WAIT = re.compile(r"(?P<call>(?<=\.)wait)\((?P<arguments>.*)\);")  # ends a line
 _BARRIERS = re.compile(r"auto (\w+) = (reinterpret_cast<Barrier\*>\(\w+\));")
+_ASYNCHRONOUS = re.compile(r"\btl::(?:cp_async_wait|tma_load|tma_store|wgmma_\w\w)\b")
 _CALL = re.compile(r"(?<![\w:.])([A-Za-z_]\w*(?:::\w+)*)\s*\(")
 _SCOPED = re.compile(r"(?<![\w:])([A-Za-z_]\w*)::(\w+)")
 
