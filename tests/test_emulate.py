@@ -115,7 +115,7 @@ def test_every_policy_is_without_a_fault(spec, settings, policy, tmp_path):
     loaded = driver.load(SPECS / f"{spec}.yaml", settings)
     jobs = sweep.jobs([loaded], Wish(policy), ["sm_80"], tmp_path)
     assert jobs
-    for done in map(emulate._emulated, jobs):
+    for done in map(emulate._emulated, emulate.tasks(jobs)):
         assert done.ok, (done.module, done.problems())
 
 
@@ -162,7 +162,9 @@ def test_a_deleted_barrier_is_a_race_of_the_right_tenants(tmp_path):
         lines[at[-1]] = ""
 
     source, dynamic = damaged(path, without_its_barrier)
-    done = emulate.source_emulated(kernel, source, dynamic, path, slots, sanitize=False)
+    done = emulate.source_emulated(
+        kernel, emulate.Runnable(source, dynamic), path, slots, sanitize=False
+    )
     assert not done.ok
     races = [f for f in done.faults if f.kind == "race" and f.slots == ("x_s",)]
     assert races and all(f.tenants == ("x_s", "y_out") for f in races)
@@ -189,7 +191,9 @@ def test_two_live_tiles_at_one_address_are_both_blamed(tmp_path):
         lines[at[v.tenants[-1]]] = lines[at[k.tenants[-1]]].replace(k.tenants[-1], v.tenants[-1])
 
     source, dynamic = damaged(path, one_address)
-    done = emulate.source_emulated(kernel, source, dynamic, path, slots, sanitize=False)
+    done = emulate.source_emulated(
+        kernel, emulate.Runnable(source, dynamic), path, slots, sanitize=False
+    )
     races = [f for f in done.faults if f.kind == "race" and f.note == "write after write"]
     k_loads, v_loads = (lines_with(path, f"T.copy({name}[b, h") for name in "kv")
     assert any(

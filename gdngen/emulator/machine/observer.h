@@ -12,7 +12,7 @@ namespace emu {
 // rely on it too.
 struct Order {
   std::vector<uint32_t> seen, fenced;
-  char address = 0;  // tsan.cpp: what synchronises there
+  char* place = nullptr;  // tsan.cpp: what those who join it synchronise on
   void join(const Order& other);
 };
 

@@ -18,6 +18,7 @@ struct PhaseBarrier {
   uint32_t phase = 0;      // how many are complete
   int actor = -1;          // of tensor copies that it counts
   Order arrived, complete; // what arrivals have seen; that, as of the last complete phase
+  char place = 0;
   std::vector<int> waiting;
 };
 
@@ -71,7 +72,8 @@ void phase_init(void* at, unsigned arrivals) {
   void* caller = __builtin_return_address(0);
   if (reinterpret_cast<uintptr_t>(at) % 8) misaligned(at, 8, caller);
   note_write(at, 8, caller);
-  barriers[at] = {arrivals, arrivals};
+  PhaseBarrier& barrier = barriers[at] = {arrivals, arrivals};
+  barrier.arrived.place = &barrier.place;
 }
 
 void phase_arrive(void* at, int site) {

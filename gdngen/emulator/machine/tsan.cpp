@@ -61,8 +61,8 @@ void arrive(Fence& fence, int) { __tsan_release(&fence.addresses[fence.generatio
 void open(Fence& fence, const std::vector<int>&) { ++fence.generation; }
 void leave(Fence& fence, unsigned generation) { __tsan_acquire(&fence.addresses[generation % 2]); }
 
-void release(Order& order, int) { __tsan_release(&order.address); }
-void acquire(const Order& order, int) { __tsan_acquire(const_cast<char*>(&order.address)); }
+void release(Order& order, int) { __tsan_release(order.place); }
+void acquire(const Order& order, int) { __tsan_acquire(order.place); }
 
 int new_actor() { return 0; }
 void proxy_fence(int) {}
