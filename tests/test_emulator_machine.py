@@ -203,7 +203,7 @@ def test_blocks_of_three_dimensions():
 @pytest.mark.parametrize(
     "statement, name",
     [
-        ("tl::tma_load(x, y);", "tl::tma_load"),
+        ("tl::tma_load_multicast(x, y);", "tl::tma_load_multicast"),
         ("__nanosleep(5);", "__nanosleep"),
         ('asm volatile("bar.sync 0;");', "asm"),
         ("cute::copy(x, y);", "cute::copy"),
@@ -215,11 +215,6 @@ def test_unsupported_instructions_are_refused_by_name(statement, name):
     with pytest.raises(EmulatorError, match=re.escape(name)) as caught:
         build(cuda("int* y", body.replace("f(", "max(0, ")), 0)
     assert "kernel.cu:4" in str(caught.value)
-
-
-def test_tensor_maps_are_refused():
-    with pytest.raises(EmulatorError, match="TMA"):
-        build(cuda("__grid_constant__ const CUtensorMap k_desc, int* y", ""), 0)
 
 
 def test_errors_of_the_cpp_compiler_are_short():

@@ -7,6 +7,7 @@ compared as on a GPU. Then once more under ThreadSanitizer, as a second opinion.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import os
 import shutil
@@ -125,17 +126,35 @@ def cases(kernel: Kernel, asynchronous: bool) -> tuple[Case, ...]:
 def trials(kernel: Kernel) -> tuple[Trial, ...]:
     """As `samples.trials`, over few blocks: where lengths are longer, counts such as a batch are 1.
 
-    The longer lengths come first. Roles get more tiles then than they have room for.
+    The longer lengths come first. Roles get about twice the tiles then that they have room for, in two
+    parts where
+    blocks share them.
     """
     short, longer, *others = samples.trials(kernel)
     lengths = samples.tiles(kernel)
     kept = {*lengths, *samples.parts(kernel)}
     few = {name: size if name in kept else 1 for name, size in longer.sizes.items()}
     if kernel.roles:
-        tiles = max(b.stages for b in kernel.buffers) + 2
+        tiles = 2 * max(b.stages for b in kernel.buffers) + 1
         few |= {name: few[name] % tile + tile * (tiles - 1) for name, tile in lengths.items()}
-        few |= dict.fromkeys(_walked(kernel), tiles)
+        walked = _walked(kernel)
+        few |= dict.fromkeys(walked, tiles)
+        for part, count in _parts(kernel, walked):
+            few |= {part: -(-tiles // 2), count: 2}
     return (Trial(few, longer.step), short, *others)
+
+
+def inputs(kernel: Kernel, trial: Trial) -> Tensors:
+    """Samples; where a block walks until a sum is below a bound, the bound lets it take a step or two."""
+    tensors = samples.inputs(kernel, trial.sizes, step=trial.step)
+    for walk in (s.walk for s in kernel.scalars if s.walk):
+        match walk.until, walk.term:
+            case (
+                ast.Subscript(value=ast.Name(id=bound), slice=ast.Constant(value=at)),
+                ast.Subscript(value=ast.Name(id=summed)),
+            ):
+                tensors[bound][at] = 1.5 * tensors[summed].mean()
+    return tensors
 
 
 def _walked(kernel: Kernel) -> set[str]:
@@ -149,6 +168,16 @@ def _walked(kernel: Kernel) -> set[str]:
             found += [n for part in scalars[name].parts() for n in names(part)]
         seen.add(name)
     return (seen & set(kernel.runtime)) - {n.id for _, count in kernel.grid for n in names(count)}
+
+
+def _parts(kernel: Kernel, walked: set[str]) -> Iterator[tuple[str, str]]:
+    """Of the walked sizes those that a block starts at a multiple of, and the size that counts blocks."""
+    grid = {name: count.id for name, count in kernel.grid if isinstance(count, ast.Name)}
+    for node in (n for s in kernel.scalars for n in ast.walk(s.value)):
+        match node:
+            case ast.BinOp(left=ast.Name(id=index), op=ast.Mult(), right=ast.Name(id=size)):
+                if index in grid and size in walked:
+                    yield size, grid[index]
 
 
 def grid(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -240,7 +269,7 @@ def source_emulated(
     for case in every:
         trial = case.trial
         if str(trial) not in drawn:
-            tensors = samples.inputs(kernel, trial.sizes, step=trial.step)
+            tensors = inputs(kernel, trial)
             drawn[str(trial)] = tensors, verify.right_answers(kernel, tensors, trial.sizes)
         tensors, answers = drawn[str(trial)]
         given = cuda.given(kernel, emulated, tensors, trial.sizes)

@@ -142,7 +142,7 @@ def _waits(kernel: Kernel, cuda: Runnable, path: Path, slots: tuple[Slot, ...]) 
 
 
 def _setting(kernel: Kernel, cuda: Runnable, whole: Emulated, trial: samples.Trial) -> _Setting:
-    tensors = samples.inputs(kernel, trial.sizes, step=trial.step)
+    tensors = emulate.inputs(kernel, trial)
     given = cuda.given(kernel, whole, tensors, trial.sizes)
     result = emulator.run(whole, **given)
     if result.findings:

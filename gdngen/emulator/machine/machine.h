@@ -130,7 +130,7 @@ unsigned shared_address(const void* at);
 void note_read(const void* from, size_t bytes, void* caller);
 void note_write(const void* to, size_t bytes, void* caller);
 // A read and a write of one atomic instruction; such do not race with one another.
-void note_atomic(void* at, size_t bytes, void* caller = nullptr);
+void note_atomic(void* at, size_t bytes);
 // Copies memory that has been noted already.
 void move_unseen(void* to, const void* from, size_t bytes);
 // Stops the run: the hardware would trap.

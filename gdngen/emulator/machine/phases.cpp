@@ -19,6 +19,9 @@ struct PhaseBarrier {
   int actor = -1;          // of tensor copies that it counts
   Order arrived, complete; // what arrivals have seen; that, as of the last complete phase
   char place = 0;
+  const void* caller = nullptr;  // who initialised it, and when
+  int thread = 0;
+  uint32_t stamp = 0;
   std::vector<int> waiting;
 };
 
@@ -36,12 +39,15 @@ std::string name_of(const void* barrier) {
 PhaseBarrier& find(void* at, const void* caller) {
   if (reinterpret_cast<uintptr_t>(at) % 8) misaligned(at, 8, const_cast<void*>(caller));
   const auto found = barriers.find(at);
-  if (found != barriers.end()) {
-    note_atomic(at, 8, const_cast<void*>(caller));
-    return found->second;
+  if (found == barriers.end()) {
+    report_access("uninitialised shared read", at, 8, caller, "a barrier that was not initialised");
+    finish(0);
   }
-  report_access("uninitialised shared read", at, 8, caller, "a barrier that was not initialised");
-  finish(0);
+  const PhaseBarrier& barrier = found->second;
+  if (!observer::has_seen(current_thread(), barrier.thread, barrier.stamp))
+    report({"race", nullptr, 0, 0, caller, barrier.caller, current_thread(), barrier.thread,
+            keep("others may not have seen yet how " + name_of(at) + " was initialised")});
+  return found->second;
 }
 
 void advance(PhaseBarrier& barrier) {
@@ -74,6 +80,9 @@ void phase_init(void* at, unsigned arrivals) {
   note_write(at, 8, caller);
   PhaseBarrier& barrier = barriers[at] = {arrivals, arrivals};
   barrier.arrived.place = &barrier.place;
+  barrier.caller = caller;
+  barrier.thread = current_thread();
+  barrier.stamp = observer::stamp(barrier.thread);
 }
 
 void phase_arrive(void* at, int site) {

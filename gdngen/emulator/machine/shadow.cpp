@@ -236,8 +236,8 @@ void note_read(const void* from, size_t bytes, void* caller) {
   access(from, bytes, Mode::read, caller);
 }
 void note_write(const void* to, size_t bytes, void* caller) { access(to, bytes, Mode::write, caller); }
-void note_atomic(void* at, size_t bytes, void* caller) {
-  access(at, bytes, Mode::atomic, caller ? caller : __builtin_return_address(0));
+void note_atomic(void* at, size_t bytes) {
+  access(at, bytes, Mode::atomic, __builtin_return_address(0));
 }
 
 const void* last_known_caller() { return last_caller; }
@@ -289,6 +289,9 @@ void open(Fence& fence, const std::vector<int>& waiting) {
 }
 
 void leave(Fence&, unsigned) {}
+
+uint32_t stamp(int thread) { return orders[thread].seen[thread]; }
+bool has_seen(int thread, int other, uint32_t stamp) { return stamp <= orders[thread].seen[other]; }
 
 int new_actor() {
   if (actors == most_actors) fail("too many barriers and asynchronous copies in one block");
