@@ -9,8 +9,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tilelang")
 
 from forward_cases import forward_case  # noqa: E402
+from rendering import kernels_of, module  # noqa: E402
+from test_emulate import slots_of  # noqa: E402
 
 from gdngen import driver, emulator  # noqa: E402
+from gdngen.plan.storage import Slot  # noqa: E402
 from gdngen.verify import emulate, waits  # noqa: E402
 from gdngen.verify.emulate import HOPPER  # noqa: E402
 
@@ -94,6 +97,21 @@ def test_a_pipelined_kernel_for_sm_90():
     assert done.ok and done.target == HOPPER and done.runs > 5, done.problems()
     cuda = emulate.runnable(path, HOPPER).source
     assert all(name in cuda for name in ("tl::tma_load", "tl::tma_store", "tl::wgmma_rs"))
+
+
+def test_a_loop_that_tilelang_splits(tmp_path):
+    """Right, but three warps of its producer wait where nobody waits for them; and wrong where two tiles
+    that the producer loads share a slot."""
+    kernel = kernels_of("examples/matmul")["matmul_m64_n64_k64_float16"]
+    path, _ = module(kernel, tmp_path, slots=slots_of(kernel, HOPPER))
+    done = emulate.emulate(kernel, path, (), sanitize=False, target=HOPPER)
+    assert done.ok and [f.kind for f in done.cautions] == [emulate.SUSPICIOUS], done.problems()
+    shared = (Slot((64, 64), "float16", ("a_s", "b_s")),)
+    path, _ = module(kernel, tmp_path, slots=shared)
+    done = emulate.emulate(kernel, path, shared, sanitize=False, target=HOPPER)
+    (race,) = (f for f in done.faults if f.kind == "race")
+    assert race.slots == ("a_s",) and race.note == "write after write"
+    assert any(p.startswith("wrong result: c against") for p in done.problems())
 
 
 # -- planted faults --------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ KINDS = (
     "missing proxy fence",
     "barrier divergence",
     "deadlock",
+    "overtaken wait",
     "misaligned",
     "uninitialised shared read",
     "out of bounds",

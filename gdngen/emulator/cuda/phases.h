@@ -18,6 +18,9 @@ struct alignas(8) Barrier {
 
 namespace emu {
 
+inline char nothing;
+inline void elect(void* const[warp_size]) {}
+
 // Every `auto x = reinterpret_cast<Barrier*>(memory)` of a kernel is built with this around it.
 inline Barrier* named(Barrier* barriers, const char* name) {
   name_phases(barriers, name);
@@ -32,8 +35,9 @@ EMU_INLINE void fence_proxy_async(int site = -1) { emu::proxy_fence(site); }
 // For other blocks of a cluster.
 EMU_INLINE void fence_barrier_init() {}
 
-// One thread of every `extent`, or with 0 one of the block: the first.
+// One thread of every `extent`, or with 0 one of the block: the first. Lanes meet to elect it.
 template <int extent> EMU_INLINE bool tl_shuffle_elect() {
+  emu::collective(emu::elect, emu::all_lanes, true, &emu::nothing);
   const int warp = threadIdx.x / emu::warp_size;
   const int every = (extent + emu::warp_size - 1) / emu::warp_size;
   return emu::lane() == 0 && (every ? warp % every == 0 : warp == 0);

@@ -57,6 +57,7 @@ std::vector<Warp> warps;
 Barrier barriers[16];
 ucontext_t scheduler;
 int running = -1;  // thread
+bool turn_ends = false;  // the warp that runs has opened a barrier, and others have a turn first
 Index running_block;
 int exited_threads, completed_barriers;
 std::mt19937 shuffler;
@@ -125,6 +126,7 @@ void open_barrier(int id) {
       }
   }
   barrier.waiting.clear();
+  turn_ends = true;
 }
 
 // Hardware counts threads that have exited as present at the block's barrier.
@@ -164,7 +166,8 @@ void start_thread(int number) {
 // Runs the warp until each of its lanes waits for another warp or has exited.
 bool run_warp(int warp) {
   bool ran = false;
-  for (bool progress = true; progress;) {
+  turn_ends = false;
+  for (bool progress = true; progress && !turn_ends;) {
     progress = false;
     const int first = warp * warp_size, last = std::min(first + warp_size, launch.thread_count);
     for (int i = first; i < last; ++i) {

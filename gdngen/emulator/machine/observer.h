@@ -38,9 +38,10 @@ void open(Fence& fence, const std::vector<int>& waiting);
 // On the fiber of a thread that waited: it leaves the fence's generation.
 void leave(Fence& fence, unsigned generation);
 
-// When the thread did what it does now, and whether another has seen that.
+// When the thread did what it does now, and whether others have seen that.
 uint32_t stamp(int thread);
-bool has_seen(int thread, int other, uint32_t stamp);
+bool has_seen(const Order& order, int thread, uint32_t stamp);
+bool thread_has_seen(int thread, int other, uint32_t stamp);
 
 // The same in halves, for barriers that some only arrive at and others only wait at.
 void release(Order& order, int thread);

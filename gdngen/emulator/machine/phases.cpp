@@ -2,6 +2,10 @@
 //
 // The machine keeps their state beside shared memory, by address. Waiting orders what came before the
 // arrivals of the phase that is complete, and of those before it, with what comes after the wait.
+//
+// A wait names its phase by parity. If the next phase may end before a warp has come to wait for this one,
+// the warp waits for ever: nothing but time is then against it, and that is a finding whether or not it
+// came to be so in this run.
 #include <map>
 #include <string>
 
@@ -10,6 +14,12 @@
 
 namespace emu {
 namespace {
+
+struct Waited {
+  int thread;
+  uint32_t stamp;
+  const void* caller;
+};
 
 struct PhaseBarrier {
   unsigned expected = 0;   // arrivals of a phase
@@ -23,6 +33,7 @@ struct PhaseBarrier {
   int thread = 0;
   uint32_t stamp = 0;
   std::vector<int> waiting;
+  std::vector<Waited> waited; // for the last complete phase
 };
 
 std::map<const void*, PhaseBarrier> barriers;
@@ -44,14 +55,28 @@ PhaseBarrier& find(void* at, const void* caller) {
     finish(0);
   }
   const PhaseBarrier& barrier = found->second;
-  if (!observer::has_seen(current_thread(), barrier.thread, barrier.stamp))
+  if (!observer::thread_has_seen(current_thread(), barrier.thread, barrier.stamp))
     report({"race", nullptr, 0, 0, caller, barrier.caller, current_thread(), barrier.thread,
             keep("others may not have seen yet how " + name_of(at) + " was initialised")});
   return found->second;
 }
 
+// Lanes of a warp go together, so one that those who arrived had seen waiting is enough.
+void check_overtaken(const PhaseBarrier& barrier) {
+  std::map<int, const Waited*> missing;
+  for (const Waited& one : barrier.waited) missing.emplace(one.thread / warp_size, &one);
+  for (const Waited& one : barrier.waited)
+    if (observer::has_seen(barrier.arrived, one.thread, one.stamp))
+      missing.erase(one.thread / warp_size);
+  for (const auto& [warp, one] : missing)
+    report({"overtaken wait", nullptr, 0, 0, one->caller, nullptr, one->thread, -1,
+            "the next phase may end before this warp has waited for this one"});
+}
+
 void advance(PhaseBarrier& barrier) {
   if (barrier.pending || barrier.bytes) return;
+  check_overtaken(barrier);
+  barrier.waited.clear();
   ++barrier.phase;
   barrier.pending = barrier.expected;
   if (barrier.actor >= 0) observer::complete(barrier.arrived, barrier.actor, barrier.phase);
@@ -115,6 +140,7 @@ void phase_wait(void* at, unsigned parity, int site) {
   };
   sleep_until(complete, [&] { return state_of(at, parity); }, caller);
   observer::acquire(barrier.complete, current_thread());
+  barrier.waited.push_back({current_thread(), observer::stamp(current_thread()), caller});
 }
 
 int phase_actor(void* at, const void* caller) {

@@ -291,7 +291,12 @@ void open(Fence& fence, const std::vector<int>& waiting) {
 void leave(Fence&, unsigned) {}
 
 uint32_t stamp(int thread) { return orders[thread].seen[thread]; }
-bool has_seen(int thread, int other, uint32_t stamp) { return stamp <= orders[thread].seen[other]; }
+bool has_seen(const Order& order, int thread, uint32_t stamp) {
+  return size_t(thread) < order.seen.size() && stamp <= order.seen[thread];
+}
+bool thread_has_seen(int thread, int other, uint32_t stamp) {
+  return has_seen(orders[thread], other, stamp);
+}
 
 int new_actor() {
   if (actors == most_actors) fail("too many barriers and asynchronous copies in one block");
