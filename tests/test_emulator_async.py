@@ -47,9 +47,7 @@ def halves(*shape, seed=0):
 
 # -- copies ----------------------------------------------------------------------------------------
 
-LOAD = (
-    BARRIERS
-    + """
+LOAD = BARRIERS + """
   if (threadIdx.x == 0) {
     full[0].expect_transaction(BYTES);
     tl::tma_load(x_desc, full[0], memory, AT);
@@ -58,7 +56,6 @@ LOAD = (
   full[0].wait(0);
   for (int i = threadIdx.x; i < BYTES / 2; i += 128) y[i] = ((ushort*)memory)[i];
 """
-)
 
 
 def load(x, box, at, **options):
@@ -137,16 +134,16 @@ def test_faults_of_a_store():
     assert kinds(unordered) == {"race"}
     (left,) = stored(STORE.replace("tl::tma_store_wait<0, true>();", "")).findings
     assert left.note == "the block ends while the copy is under way"
-    early = "__syncthreads();\n  ((half_t*)memory)[threadIdx.x] = half_t(0.f);\n  tl::tma_store_wait"
+    early = (
+        "__syncthreads();\n  ((half_t*)memory)[threadIdx.x] = half_t(0.f);\n  tl::tma_store_wait"
+    )
     assert kinds(stored(STORE.replace("tl::tma_store_wait", early))) == {"race"}
     moved = STORE.replace("memory, 0, 8", "memory + 64, 0, 8")
     assert kinds(stored(moved)) == {"misaligned"}
 
 
 def test_bytes_in_a_row():
-    body = (
-        BARRIERS
-        + """
+    body = BARRIERS + """
   if (threadIdx.x == 0) {
     full[1].arrive_and_expect_tx(512);
     tl::tma_load((void*)memory, x, full[1], 512);
@@ -156,7 +153,6 @@ def test_bytes_in_a_row():
     tl::tma_store_wait<0, false>();
   }
 """
-    )
     x = halves(256)
     result = both("half_t* x, half_t* y", body, {"x": x, "y": np.zeros_like(x)})
     assert not result.findings and np.array_equal(result.outputs["y"], x)
@@ -296,9 +292,7 @@ def test_every_wait_of_a_pipeline_is_missed():
 
 # -- products --------------------------------------------------------------------------------------
 
-PRODUCT = (
-    BARRIERS
-    + """
+PRODUCT = BARRIERS + """
   if (threadIdx.x == 0) {
     full[0].expect_transaction(TOTAL);
 LOADS
@@ -322,7 +316,6 @@ REGISTERS
     y[(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 % 2 * 8) * 64 + i / 4 * 8 +
       threadIdx.x % 4 * 2 + i % 2] = c[i];
 """
-)
 FRAGMENT = """
   for (int i = 0; i < DEPTH / 2; ++i)
     a_r[i] = a_global[(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 % 2 * 8) * DEPTH +
@@ -337,7 +330,8 @@ def operand(name, stored, swizzle, across, at):
     rows, columns = stored.shape
     panels = columns // width
     loads = "".join(
-        f"    tl::tma_load({name}_desc, full[0], (half_t*)memory + {at + i * rows * width}, {i * width}, 0);\n"
+        f"    tl::tma_load({name}_desc, full[0], (half_t*)memory + {at + i * rows * width},"
+        f" {i * width}, 0);\n"
         for i in range(panels)
     )
     units = rows * width // 8  # of a panel
@@ -443,7 +437,9 @@ def test_late_products_show_in_results():
 
 
 def test_part_of_a_warpgroup():
-    half = {"edit": lambda b: re.sub(r"(for \(int k = 0; k < \d+ / 16)", r"if (threadIdx.x < 64) \1", b)}
+    half = {
+        "edit": lambda b: re.sub(r"(for \(int k = 0; k < \d+ / 16)", r"if (threadIdx.x < 64) \1", b)
+    }
     result, _ = multiplied(3, False, False, **half)
     assert "warps of one warpgroup take part in different products" in {
         f.note for f in result.findings
@@ -451,12 +447,46 @@ def test_part_of_a_warpgroup():
 
 
 def test_registers_are_all_there_are():
-    body = "if (threadIdx.x < 128) tl::warpgroup_reg_alloc<{}>(); else tl::warpgroup_reg_dealloc<24>();"
-    for count, fits in ((232, True), (256, True)):
-        result = execute("float* y", body.format(count), {"y": np.zeros(1, np.float32)}, threads=256)
-        assert not result.findings or not fits
-    result = execute("float* y", "tl::warpgroup_reg_alloc<240>();", {"y": np.zeros(1, np.float32)}, threads=384)
-    assert kinds(result) == {"deadlock"}
+    y = {"y": np.zeros(1, np.float32)}
+    shared_out = "if (threadIdx.x < 128) tl::warpgroup_reg_alloc<232>(); else tl::warpgroup_reg_dealloc<24>();"
+    assert not execute("float* y", shared_out, y, threads=256).findings
+    assert kinds(execute("float* y", "tl::warpgroup_reg_alloc<240>();", y, threads=384)) == {
+        "deadlock"
+    }
+
+
+WIDE = """
+  if (threadIdx.x == 0) {
+    full[0].arrive_and_expect_tx(64 * 32 * 4 * 2);
+    tl::tma_load(a_desc, full[0], memory, 0, 0);
+    tl::tma_load(b_desc, full[0], memory + 8192, 0, 0);
+  }
+  full[0].wait(0);
+  float c[32];
+  tl::GmmaDescriptor a, b;
+  tl::initialize_wgmma_descriptor<1, 1, 64>(a, memory);
+  tl::initialize_wgmma_descriptor<1, 1, 64>(b, memory + 8192);
+  tl::warpgroup_arrive();
+  for (int k = 0; k < 4; ++k)
+    tl::wgmma_ss<tl::DataType::kTensorFloat32, tl::DataType::kTensorFloat32, tl::DataType::kFloat32,
+                 64, 64, 8, false, false, 1, -1>(uint64_t(a + k * 2), uint64_t(b + k * 2),
+                                                 (uint32_t*)c, k > 0);
+  tl::warpgroup_commit_batch();
+  tl::warpgroup_wait<0>();
+  for (int i = 0; i < 32; ++i)
+    y[(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 % 2 * 8) * 64 + i / 4 * 8 +
+      threadIdx.x % 4 * 2 + i % 2] = c[i];
+"""
+
+
+def test_products_of_tfloat32():
+    """Ten bits of each operand count; this one has a sign of its own, too."""
+    a, b = (halves(64, 32, seed=i).astype(np.float32) for i in (0, 1))
+    maps = {f"{n}_desc": row_major(n, (64, 32), 4, (64, 32), swizzle=3) for n in "ab"}
+    tensors = {"a": a * (1 + 2**-12), "b": b, "y": np.zeros((64, 64), np.float32)}
+    params = f"{MAP} a_desc, {MAP} b_desc, float* y"
+    result = both(params, BARRIERS + WIDE, tensors, maps)
+    assert not result.findings and np.allclose(result.outputs["y"], -a @ b.T, atol=1e-5)
 
 
 # -- maps ------------------------------------------------------------------------------------------

@@ -86,9 +86,11 @@ def _translation_unit(kernel: Kernel) -> str:
         (
             f"({param.type}*)emu_arguments[{i}]"
             if param.is_tensor
-            else f"*({param.type}*)emu_arguments[{i}]"
-            if param.is_map
-            else f"({param.type})*(long*)emu_arguments[{i}]"
+            else (
+                f"*({param.type}*)emu_arguments[{i}]"
+                if param.is_map
+                else f"({param.type})*(long*)emu_arguments[{i}]"
+            )
         )
         for i, param in enumerate(kernel.params)
     )

@@ -26,7 +26,7 @@ tl::ptx_stmatrix_m8n8_x1_trans tl::ptx_stmatrix_m8n8_x2_trans tl::ptx_stmatrix_m
 
 PHASES = """
 tl::fence_proxy_async tl::fence_barrier_init tl::tl_shuffle_elect
-tl::warpgroup_reg_alloc tl::warpgroup_reg_dealloc
+tl::warpgroup_reg_alloc tl::warpgroup_reg_dealloc tl::mbarrier_cp_async_arrive_noinc
 """
 
 BULK = """

@@ -24,7 +24,8 @@ from gdngen.model.model import Kernel
 from gdngen.plan.plan import Wish
 from gdngen.plan.storage import Slot
 from gdngen.show.tables import table
-from gdngen.verify import blame, emulate, lowering, samples, sweep as sweeps
+from gdngen.verify import blame, emulate, lowering, samples
+from gdngen.verify import sweep as sweeps
 from gdngen.verify.emulate import HOPPER, TARGET, WORKERS, Runnable
 from gdngen.verify.sweep import Job
 
@@ -91,9 +92,7 @@ def jobs(loaded: Iterable[Loaded], wish: Wish, folder: Path) -> list[Job]:
     return found
 
 
-def delete_each(
-    kernel: Kernel, path: Path, slots: Iterable[Slot], target: str = TARGET
-) -> Waits:
+def delete_each(kernel: Kernel, path: Path, slots: Iterable[Slot], target: str = TARGET) -> Waits:
     """Delete each wait of the module at `path`, a text of `kernel`; `slots` are its plan's."""
     start = time.monotonic()
     try:

@@ -32,6 +32,10 @@ inline Barrier* named(Barrier* barriers, const char* name) {
 namespace tl {
 
 EMU_INLINE void fence_proxy_async(int site = -1) { emu::proxy_fence(site); }
+// An arrival, as soon as the copies (cp.async) that this thread has started have landed.
+EMU_INLINE void mbarrier_cp_async_arrive_noinc(Barrier& barrier) {
+  emu::arrive_with_copies(&barrier);
+}
 // For other blocks of a cluster.
 EMU_INLINE void fence_barrier_init() {}
 

@@ -1,7 +1,8 @@
 // Copies of the asynchronous proxy (TMA): boxes of tensors, and bytes in a row.
 //
-// A load lands at its issue, or as late as can be: when no thread can go on. A store reads shared memory
-// at its issue, or at the wait for it, and writes global memory then. Either may be what hardware does.
+// A load lands at its issue, or as late as can be: when no thread can go on. A store reads shared
+// memory at its issue, or at the wait for it, and writes global memory then. Either may be what
+// hardware does.
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -31,8 +32,8 @@ struct Copy {
 
 struct Stores {
   std::vector<Copy> open;
-  std::deque<std::vector<Copy>> committed;  // oldest first
-  uint32_t groups = 0, waited = 0;          // committed ever, and waited for
+  std::deque<std::vector<Copy>> committed;  // and not waited for, oldest first
+  uint32_t groups = 0;                      // committed ever
   int reader = -1, writer = -1;             // actors
 };
 
@@ -221,7 +222,6 @@ void wait_stores(int pending, bool reads, int site) {
     if (launch.late)
       for (const Copy& store : mine.committed.front()) move_out(store);
   const uint32_t done = mine.groups - std::min<uint32_t>(mine.groups, pending);
-  mine.waited = std::max(mine.waited, done);
   observer::complete(thread, mine.reader, done);
   if (!reads) observer::complete(thread, mine.writer, done);
 }
@@ -230,11 +230,12 @@ void wait_stores(int pending, bool reads, int site) {
 void end_stores() {
   const auto found = stores.find(current_thread());
   if (found == stores.end()) return;
-  Stores& mine = found->second;
-  const Copy* left = mine.open.empty() ? nullptr : &mine.open.front();
-  if (mine.waited < mine.groups && !mine.committed.empty()) left = &mine.committed.back().front();
-  if (left) left_behind(*left, current_thread());
   commit_stores();
+  for (const std::vector<Copy>& group : found->second.committed)
+    if (!group.empty()) {
+      left_behind(group.front(), current_thread());
+      break;
+    }
   wait_stores(0, false, -1);
 }
 

@@ -222,6 +222,7 @@ int run_block(Index block) {
   for (size_t i = 0; i < warps.size(); ++i) warps[i].exited = missing_lanes(i);
   for (Barrier& barrier : barriers) barrier = {};
   observer::begin_block(launch.thread_count);
+  begin_copies();
   begin_phases();
   begin_bulk();
   begin_warpgroups();
@@ -229,7 +230,9 @@ int run_block(Index block) {
   for (bool progress = true; progress;) {
     progress = false;
     for (int warp : warp_order()) progress |= run_warp(warp);
-    if (!progress) progress = land_one_copy(exited_threads == launch.thread_count);  // as late as can be
+    // As late as can be.
+    if (!progress)
+      progress = land_one_arrival() || land_one_copy(exited_threads == launch.thread_count);
   }
   if (exited_threads < launch.thread_count) {
     report_deadlock();

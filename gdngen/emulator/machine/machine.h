@@ -55,11 +55,13 @@ void copy_async(void* to, const void* from, int bytes);
 void commit_copies();
 // Waits until at most `pending` committed groups are still on their way; 0 waits for everything.
 void wait_copies(int pending, int site);
+// When all that this thread has started has landed, it is an arrival at a barrier (see below).
+void arrive_with_copies(void* barrier);
 
 // --- barriers with phases (mbarrier) -------------------------------------------------------------
 
-// A barrier is told by its address. A phase is complete when all arrivals have come and as many bytes
-// have landed as were announced; then the next one begins.
+// A barrier is told by its address. A phase is complete when all arrivals have come and as many
+// bytes have landed as were announced; then the next one begins.
 void phase_init(void* barrier, unsigned arrivals);
 void phase_arrive(void* barrier, int site);
 void phase_expect(void* barrier, unsigned bytes);
@@ -101,8 +103,8 @@ void wait_stores(int pending, bool reads, int site);
 
 enum class Element { half, bfloat16, tfloat32 };
 
-// c[64, n] (+)= a[64, k] @ b[k, n]: 128 threads hold c, each warp a quarter of its rows; operands are in
-// shared memory as descriptors say, or a in registers.
+// c[64, n] (+)= a[64, k] @ b[k, n]: 128 threads hold c, each warp a quarter of its rows; operands are
+// in shared memory as descriptors say, or a in registers.
 struct WarpgroupProduct {
   Element element;
   int n;

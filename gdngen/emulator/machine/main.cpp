@@ -2,9 +2,9 @@
 // tensors back and prints the findings.
 //
 // Arguments: gx gy gz tx ty tz shared_bytes order late skipped_site, then for each parameter of the
-// kernel `name=path` (a tensor's bytes, overwritten with the result), `name:integer`, or `name@map` (the
-// tensor that a map describes, element_bytes, floats, nan_outside, swizzle, rank, then rank each of
-// sizes, strides and box, commas between). More `name=path` are tensors that only maps name.
+// kernel `name=path` (a tensor's bytes, overwritten with the result), `name:integer`, or `name@map`
+// (the tensor that a map describes, element_bytes, floats, nan_outside, swizzle, rank, then rank each
+// of sizes, strides and box, commas between). More `name=path` are tensors that only maps name.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>

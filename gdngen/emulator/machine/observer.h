@@ -7,9 +7,9 @@
 
 namespace emu {
 
-// How much somebody has seen of everyone: threads, and after them actors of asynchronous operations.
-// `fenced` is the part of `seen` that a proxy fence stands behind, so that asynchronous operations may
-// rely on it too.
+// How much somebody has seen of everyone: threads, and after them actors of asynchronous
+// operations. `fenced` is the part of `seen` that a proxy fence stands behind, so that asynchronous
+// operations may rely on it too.
 struct Order {
   std::vector<uint32_t> seen, fenced;
   char* place = nullptr;  // tsan.cpp: what those who join it synchronise on
@@ -50,6 +50,10 @@ void acquire(const Order& order, int thread);
 // The asynchronous copy's bytes may change from now until it lands for the thread that waits.
 void copy_starts(int thread, void* to, size_t bytes, const void* caller);
 void copy_lands(int thread, void* to, size_t bytes, const void* caller);
+// It lands, and is as if the thread had written it at `stamp`.
+void copy_arrives(int thread, uint32_t stamp, void* to, size_t bytes);
+// What the thread does from now on comes after what has been stamped or issued.
+void step(int thread);
 
 // --- operations of the asynchronous proxy: tensor copies and warpgroup products ------------------
 

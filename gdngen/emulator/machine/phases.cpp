@@ -1,11 +1,11 @@
 // mbarrier: barriers in shared memory whose phases complete by arrivals and by bytes that land.
 //
-// The machine keeps their state beside shared memory, by address. Waiting orders what came before the
-// arrivals of the phase that is complete, and of those before it, with what comes after the wait.
+// The machine keeps their state beside shared memory, by address. Waiting orders what came before
+// the arrivals of the phase that is complete, and of those before it, with what comes after the wait.
 //
-// A wait names its phase by parity. If the next phase may end before a warp has come to wait for this one,
-// the warp waits for ever: nothing but time is then against it, and that is a finding whether or not it
-// came to be so in this run.
+// A wait names its phase by parity. If the next phase may end before a warp has come to wait for this
+// one, the warp may wait for ever: only time keeps it from that. It is a finding whether or not it came
+// to be so in this run.
 #include <map>
 #include <string>
 
@@ -85,6 +85,16 @@ void advance(PhaseBarrier& barrier) {
   barrier.waiting.clear();
 }
 
+void count_arrival(PhaseBarrier& barrier, const void* at, const void* caller) {
+  if (!barrier.pending) {  // all have arrived, and bytes are awaited
+    report({"barrier divergence", nullptr, 0, 0, caller, nullptr, current_thread(), -1,
+            keep("an arrival too many at " + name_of(at))});
+    return;
+  }
+  --barrier.pending;
+  advance(barrier);
+}
+
 std::string state_of(const void* at, unsigned parity) {
   const PhaseBarrier& barrier = barriers[at];
   return name_of(at) + " at parity " + std::to_string(parity) + ", in phase " +
@@ -112,16 +122,15 @@ void phase_init(void* at, unsigned arrivals) {
 
 void phase_arrive(void* at, int site) {
   if (skipped(site)) return;
-  const void* caller = __builtin_return_address(0);
-  PhaseBarrier& barrier = find(at, caller);
+  PhaseBarrier& barrier = find(at, __builtin_return_address(0));
   observer::release(barrier.arrived, current_thread());
-  if (!barrier.pending) {  // all have arrived, and bytes are awaited
-    report({"barrier divergence", nullptr, 0, 0, caller, nullptr, current_thread(), -1,
-            keep("an arrival too many at " + name_of(at))});
-    return;
-  }
-  --barrier.pending;
-  advance(barrier);
+  count_arrival(barrier, at, __builtin_return_address(0));
+}
+
+void phase_arrives(void* at, const Order& order) {
+  PhaseBarrier& barrier = find(at, nullptr);
+  barrier.arrived.join(order);
+  count_arrival(barrier, at, nullptr);
 }
 
 void phase_expect(void* at, unsigned bytes) {

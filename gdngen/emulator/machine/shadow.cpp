@@ -235,7 +235,9 @@ template <class Change> void for_bytes(const void* to, size_t bytes, Change chan
 void note_read(const void* from, size_t bytes, void* caller) {
   access(from, bytes, Mode::read, caller);
 }
-void note_write(const void* to, size_t bytes, void* caller) { access(to, bytes, Mode::write, caller); }
+void note_write(const void* to, size_t bytes, void* caller) {
+  access(to, bytes, Mode::write, caller);
+}
 void note_atomic(void* at, size_t bytes) {
   access(at, bytes, Mode::atomic, __builtin_return_address(0));
 }
@@ -343,12 +345,21 @@ void copy_starts(int, void* to, size_t bytes, const void* caller) {
   for_bytes(to, bytes, [](Byte& byte) { byte.in_flight = true; });
 }
 
-void copy_lands(int thread, void* to, size_t bytes, const void*) {
+void copy_arrives(int thread, uint32_t stamp, void* to, size_t bytes) {
   for_bytes(to, bytes, [&](Byte& byte) {
     if (!byte.in_flight || byte.write.thread != thread) return;
     byte.in_flight = false;
-    byte.write.clock = orders[thread].seen[thread];
+    byte.write.clock = stamp;
   });
+}
+
+void copy_lands(int thread, void* to, size_t bytes, const void*) {
+  copy_arrives(thread, orders[thread].seen[thread], to, bytes);
+}
+
+void step(int thread) {
+  settle();
+  ++orders[thread].seen[thread];
 }
 
 }  // namespace observer

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "machine.h"
+#include "observer.h"
 
 namespace emu {
 
@@ -34,6 +35,7 @@ void wake(int thread);
 
 // --- what parts of the machine do at a block's ends, and for the scheduler -----------------------
 
+void begin_copies();
 void begin_phases();
 void begin_bulk();
 void begin_warpgroups();
@@ -42,6 +44,10 @@ void end_warpgroups();
 void end_stores();  // of the thread that runs
 // Lets one load that is under way land, too late if the block has ended; false if there is none.
 bool land_one_copy(bool ended);
+// The same for copies that arrive at a barrier.
+bool land_one_arrival();
+// Somebody who has seen `order` arrives.
+void phase_arrives(void* barrier, const Order& order);
 // A barrier takes note that bytes have landed; epochs of its actor count its phases.
 int phase_actor(void* barrier, const void* caller);
 uint32_t phase_epoch(void* barrier);

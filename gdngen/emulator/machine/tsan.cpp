@@ -1,6 +1,6 @@
 // The second opinion: tells ThreadSanitizer about fibers, barriers and copies, and leaves the rest
-// to it. Linked with its runtime instead of shadow.cpp. It knows nothing of the asynchronous proxy, so
-// of a kernel for sm_90 it watches what threads read and write themselves.
+// to it. Linked with its runtime instead of shadow.cpp. It knows nothing of the asynchronous proxy,
+// so of a kernel for sm_90 it watches what threads read and write themselves.
 #include "observer.h"
 #include "state.h"
 
@@ -82,6 +82,9 @@ void copy_starts(int, void* to, size_t bytes, const void* caller) {
 void copy_lands(int, void* to, size_t bytes, const void* caller) {
   if (launch.late) note_write(to, bytes, const_cast<void*>(caller));
 }
+
+void copy_arrives(int, uint32_t, void*, size_t) {}
+void step(int) {}
 
 }  // namespace observer
 }  // namespace emu

@@ -1,18 +1,18 @@
 // wgmma: products of 128 threads that run on while the threads do.
 //
-// A descriptor says where an operand lies in shared memory: its start, a swizzle, and two strides. With
-// rows of S = 128, 64 or 32 swizzled bytes,
+// A descriptor says where an operand lies in shared memory: its start, a swizzle, and two strides.
+// With rows of S = 128, 64 or 32 swizzled bytes,
 //   along k:  element (mn, k) at mn / 8 * stride + mn % 8 * S + 2k
 //   across:   at mn / (S/2) * leading + mn % (S/2) * 2 + k / 8 * stride + k % 8 * S
 // and without a swizzle 8 rows of 16 bytes are next to one another:
 //   along k:  at mn / 8 * stride + mn % 8 * 16 + k / 8 * leading + k % 8 * 2
 //   across:   at mn / 8 * stride + mn % 8 * 2 + k / 8 * leading + k % 8 * 16
-// Of c, warp w of the four holds rows 16w to 16w + 15; with g = lane / 4 and t = lane % 4 register i is
-// row g + 8 (i/2 % 2), column 8 (i/4) + 2t + i % 2. An operand in registers lies as mma.sync's does.
+// Of c, warp w of the four holds rows 16w to 16w + 15; with g = lane / 4 and t = lane % 4 register i
+// is row g + 8 (i/2 % 2), column 8 (i/4) + 2t + i % 2. An operand in registers lies as mma.sync's does.
 //
 // Nothing makes the four warps meet, so each does its own rows when it comes by. A product reads its
-// operands and makes its result at its issue, or at the wait for it; meanwhile the result's registers hold
-// NaN. It may be anywhere in between.
+// operands and makes its result at its issue, or at the wait for it, with NaN in the result's registers
+// meanwhile. Hardware may do anything between.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -82,8 +82,9 @@ std::vector<uint32_t> committed;       // groups, by thread
 std::vector<std::vector<Busy>> busy;   // by thread
 std::vector<char> fenced;              // by thread: no registers were written since the last fence
 
-int depth_of(const WarpgroupProduct& product) { return product.element == Element::tfloat32 ? 8 : 16; }
-int bytes_of(const WarpgroupProduct& product) { return product.element == Element::tfloat32 ? 4 : 2; }
+bool is_wide(const WarpgroupProduct& product) { return product.element == Element::tfloat32; }
+int depth_of(const WarpgroupProduct& product) { return is_wide(product) ? 8 : 16; }
+int bytes_of(const WarpgroupProduct& product) { return is_wide(product) ? 4 : 2; }
 
 float value(Element element, const void* at) {
   if (element == Element::tfloat32) {  // of which the low 13 bits are ignored
@@ -116,7 +117,8 @@ void restore(int thread, void* c) {
 // The rows of c that this warp holds.
 void multiply(int warp, const Issued& issued) {
   const WarpgroupProduct& p = issued.product;
-  const int depth = depth_of(p), bytes = bytes_of(p), first_row = warp % warps_of_group * rows_of_warp;
+  const int depth = depth_of(p), bytes = bytes_of(p);
+  const int first_row = warp % warps_of_group * rows_of_warp;
   static float a[rows_of_warp][16], b[16][most_columns], sums[rows_of_warp][most_columns];
   const Operand in_a(p.a_descriptor, bytes, p.a_across), in_b(p.b_descriptor, bytes, p.b_across);
   if (!issued.a[0])
