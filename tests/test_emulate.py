@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tilelang")
 
 from rendering import SPECS, kernels_of, module, modules  # noqa: E402
-from test_generated import GENERATED, MANIFEST, MODULES, of  # noqa: E402
+from test_generated import GENERATED, MANIFEST, MODULES, PAIRS, of  # noqa: E402
 
 from gdngen import cli, driver, emulator  # noqa: E402
 from gdngen.model import analysis  # noqa: E402
@@ -26,7 +26,6 @@ from gdngen.verify import (
     hopper,  # noqa: E402
     lowering,
     marks,
-    samples,
     sweep,
     verify,
     waits,
@@ -91,10 +90,11 @@ def test_a_sample_is_without_a_fault(name, kernels):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", MODULES)
-def test_every_module_is_without_a_fault(name, kernels):
+@pytest.mark.parametrize("name, target", PAIRS)
+def test_every_module_is_without_a_fault(name, target, kernels):
     kernel = of(kernels, name)
-    done = emulate.emulate(kernel, GENERATED / name, slots_in(name, kernel))
+    slots = slots_in(name, kernel)
+    done = emulate.emulate(kernel, GENERATED / name, slots, target=emulate.emulated_as(target))
     assert done.ok and done.agreed, done.problems()
 
 
@@ -127,11 +127,10 @@ def test_outputs_are_those_of_a_gpu(name, kernels):
         pytest.skip("needs an NVIDIA GPU")
     kernel, path = of(kernels, name), GENERATED / name
     trial = emulate.trials(kernel)[0]
-    tensors = samples.inputs(kernel, trial.sizes, step=trial.step)
-    lowered = lowering.cached_lower(path, "sm_80")
-    emulated = emulator.build(lowered.source, lowered.dynamic_bytes)
-    given = emulate.arguments(emulated, tensors, trial.sizes)
-    outputs = emulator.run(emulated, given, emulate.grid(kernel, trial.sizes)).outputs
+    tensors = emulate.inputs(kernel, trial)
+    cuda = emulate.runnable(path, emulate.emulated_as(min(MANIFEST[name]["targets"])))
+    emulated = cuda.build()
+    outputs = emulator.run(emulated, **cuda.given(kernel, emulated, tensors, trial.sizes)).outputs
     there = {name: tensor.cuda() for name, tensor in tensors.items()}
     lowering.load(path)()(*there.values())
     written = {t.name: there[t.name] for t in kernel.tensors if t.role != "in"}
@@ -412,7 +411,7 @@ def test_one_variant_of_each_dtype_is_chosen():
 @pytest.mark.long
 def test_every_wait_is_caught_or_shown_redundant(tmp_path):
     paths = sorted(SPECS.rglob("*.yaml"))
-    jobs = sweep.jobs(waits.chosen(map(driver.load, paths)), Wish(), ["sm_80"], tmp_path)
+    jobs = waits.jobs(waits.chosen(map(driver.load, paths)), Wish(), tmp_path)
     done = list(waits.sweep(jobs))
     print("\n".join(line for one in done for line in waits.lines(one)), waits.total(done), sep="\n")
     every = [w for one in done for w in one.waits]

@@ -89,6 +89,20 @@ def test_roles_are_the_token_recurrence(name, wish, shape):
         assert off(result.outputs, want) < TOLERANCE[wish["io"]], (order, copies)
 
 
+def test_roles_are_tried_on_more_than_they_have_room_for():
+    """Two segments of more chunks than tiles have places, the second one with a warm-up."""
+    kernel, _ = shipped("forward_hopper", io="bfloat16", layout="bhtd")
+    trial, *others = emulate.trials(kernel)
+    sizes = trial.sizes
+    assert [sizes[n] for n in ("NC", "P", "SEG", "HV", "B")] == [7, 2, 4, 1, 1]
+    assert 6 * 64 < sizes["T"] < 7 * 64 and len(others) == 2
+    given = emulate.inputs(kernel, trial)
+    bound, steps = float(given["scale"][1]), given["gl"][0, 0, 0]
+    assert float(steps.sum()) < bound < float(steps.max())
+    narrow, _ = shipped("forward_hopper_narrow", io="float16", layout="bthd")
+    assert emulate.trials(narrow)[0].sizes["P"] == 2
+
+
 def test_a_pipelined_kernel_for_sm_90():
     wish = {"BC": "64", "DK": "64", "DV": "64", "io": "bfloat16", "layout": "bhtd"}
     (found,) = driver.load(ROOT / "specs" / "prepare_blocked.yaml", wish).variants
