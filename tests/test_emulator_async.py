@@ -278,6 +278,25 @@ def test_a_wait_that_nobody_waits_for_may_be_overtaken():
     assert (found.kind, found.thread // 32, found.count) == ("overtaken wait", 5, 7)
 
 
+def test_an_arrival_that_may_come_a_phase_early():
+    """A warp that passes tiles on unread need not look at them, but has to wait until they are full."""
+    body = PIPELINE.replace("init(128)", "init(160)").replace(
+        "  if (threadIdx.x >= 128) {",
+        "  if (threadIdx.x >= 160) {\n"
+        "    for (int i = 0; i < 7; ++i) {\n"
+        "      full[i % 2].wait(i / 2 % 2);\n"
+        "      free_[i % 2].arrive();\n"
+        "    }\n"
+        "  } else if (threadIdx.x >= 128) {",
+    )
+    x, result = pipelined(body, threads=192)
+    assert not result.findings and np.allclose(result.outputs["y"], x.sum(0), atol=1e-5)
+    broken = body.replace("      full[i % 2].wait(i / 2 % 2);\n", "", 1)
+    found = [kinds(pipelined(broken, threads=192, order=order)[1]) for order in (0, 1, 2)]
+    assert "early arrival" in found[0], found
+    assert all(one & {"early arrival", "deadlock"} for one in found), found
+
+
 def test_every_wait_of_a_pipeline_is_missed():
     x, _ = pipelined(PIPELINE)
     maps = {"x_desc": row_major("x", x.shape, 4, (1, 128))}

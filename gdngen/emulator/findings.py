@@ -15,6 +15,7 @@ KINDS = (
     "barrier divergence",
     "deadlock",
     "overtaken wait",
+    "early arrival",
     "misaligned",
     "uninitialised shared read",
     "out of bounds",

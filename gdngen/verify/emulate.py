@@ -140,7 +140,8 @@ def trials(kernel: Kernel) -> tuple[Trial, ...]:
     kept = {*lengths, *samples.parts(kernel)}
     few = {name: size if name in kept else 1 for name, size in longer.sizes.items()}
     if kernel.roles:
-        tiles = 2 * max(b.stages for b in kernel.buffers) + 1
+        copies = max(role.copies for role in kernel.roles)  # that may take turns with the rounds
+        tiles = 2 * copies * max(b.stages for b in kernel.buffers) + 1
         few |= {name: few[name] % tile + tile * (tiles - 1) for name, tile in lengths.items()}
         walked = _walked(kernel)
         few |= dict.fromkeys(walked, tiles)

@@ -42,6 +42,7 @@ void leave(Fence& fence, unsigned generation);
 uint32_t stamp(int thread);
 bool has_seen(const Order& order, int thread, uint32_t stamp);
 bool thread_has_seen(int thread, int other, uint32_t stamp);
+bool has_seen_all(int thread, const Order& order);
 
 // The same in halves, for barriers that some only arrive at and others only wait at.
 void release(Order& order, int thread);

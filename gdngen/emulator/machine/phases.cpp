@@ -5,7 +5,8 @@
 //
 // A wait names its phase by parity. If the next phase may end before a warp has come to wait for this
 // one, the warp may wait for ever: only time keeps it from that. It is a finding whether or not it came
-// to be so in this run.
+// to be so in this run. So is an arrival that might as well have come in the phase before, by someone
+// who has not seen the end of that.
 #include <map>
 #include <string>
 
@@ -123,6 +124,9 @@ void phase_init(void* at, unsigned arrivals) {
 void phase_arrive(void* at, int site) {
   if (skipped(site)) return;
   PhaseBarrier& barrier = find(at, __builtin_return_address(0));
+  if (!observer::has_seen_all(current_thread(), barrier.complete))
+    report({"early arrival", nullptr, 0, 0, __builtin_return_address(0), nullptr, current_thread(),
+            -1, keep("nothing keeps it from coming a phase of " + name_of(at) + " too early")});
   observer::release(barrier.arrived, current_thread());
   count_arrival(barrier, at, __builtin_return_address(0));
 }

@@ -300,6 +300,13 @@ bool thread_has_seen(int thread, int other, uint32_t stamp) {
   return has_seen(orders[thread], other, stamp);
 }
 
+bool has_seen_all(int thread, const Order& order) {
+  const std::vector<uint32_t>& mine = orders[thread].seen;
+  for (size_t i = 0; i < order.seen.size(); ++i)
+    if (order.seen[i] > mine[i]) return false;
+  return true;
+}
+
 int new_actor() {
   if (actors == most_actors) fail("too many barriers and asynchronous copies in one block");
   return launch.thread_count + actors++;
