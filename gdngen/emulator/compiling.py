@@ -22,7 +22,8 @@ MACHINE = (
     "machine.cpp", "memory.cpp", "matrix.cpp", "copies.cpp", "phases.cpp", "bulk.cpp",
     "warpgroup.cpp", "main.cpp",
 )  # fmt: skip
-WATCHERS = {False: "shadow.cpp", True: "tsan.cpp"}  # by whether ThreadSanitizer watches
+# By whether ThreadSanitizer watches.
+WATCHERS = {False: ("shadow.cpp", "clocks.cpp"), True: ("tsan.cpp",)}
 
 # DWARF 4, because common versions of addr2line misname the main file of DWARF 5 line tables.
 COMMON = (
@@ -122,7 +123,7 @@ def _machine_hash() -> str:
 def _machine_objects(tsan: bool) -> list[str]:
     """The machine's parts, compiled once and without instrumentation."""
     directory = cache_directory() / f"machine-{_machine_hash()}"
-    names = [*MACHINE, WATCHERS[tsan]]
+    names = [*MACHINE, *WATCHERS[tsan]]
     for name in names:
         target = directory / f"{name}.o"
         if not target.exists():

@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "observer.h"
+#include "clocks.h"
 #include "state.h"
 
 namespace emu {
@@ -48,11 +48,7 @@ struct Party {
   bool asynchronous;
 };
 
-constexpr int most_actors = 128;
-
 std::vector<Byte*> shadows;  // by region
-std::vector<Order> orders;   // by thread
-int actors = 0;              // in this block, after the threads
 uint32_t block_number = 0;
 const void* last_caller = nullptr;
 
@@ -63,14 +59,6 @@ struct Pending {
   unsigned char before[16];
 } pending;
 
-void settle() {
-  if (!pending.active) return;
-  pending.active = false;
-  const unsigned char* now = pending.found.region->begin + pending.found.low;
-  const size_t bytes = pending.found.high - pending.found.low;
-  if (bytes > sizeof(pending.before) || memcmp(now, pending.before, bytes)) report(pending.found);
-}
-
 bool is_thread(int id) { return id < launch.thread_count; }
 int thread_of(const Access& access) { return is_thread(access.thread) ? access.thread : -1; }
 
@@ -80,11 +68,6 @@ bool seen(const Access& access, const Order& by) {
 
 bool unfenced(const Access& write, const Order& by) {
   return is_thread(write.thread) && write.clock > by.fenced[write.thread];
-}
-
-void join(std::vector<uint32_t>& to, const std::vector<uint32_t>& from) {
-  if (to.size() < from.size()) to.resize(from.size(), 0);
-  for (size_t i = 0; i < from.size(); ++i) to[i] = std::max(to[i], from[i]);
 }
 
 void forget(Access& access) { access.clock = 0; }
@@ -232,6 +215,14 @@ template <class Change> void for_bytes(const void* to, size_t bytes, Change chan
 
 }  // namespace
 
+void settle() {
+  if (!pending.active) return;
+  pending.active = false;
+  const unsigned char* now = pending.found.region->begin + pending.found.low;
+  const size_t bytes = pending.found.high - pending.found.low;
+  if (bytes > sizeof(pending.before) || memcmp(now, pending.before, bytes)) report(pending.found);
+}
+
 void note_read(const void* from, size_t bytes, void* caller) {
   access(from, bytes, Mode::read, caller);
 }
@@ -243,11 +234,6 @@ void note_atomic(void* at, size_t bytes) {
 }
 
 const void* last_known_caller() { return last_caller; }
-
-void Order::join(const Order& other) {
-  emu::join(seen, other.seen);
-  emu::join(fenced, other.fenced);
-}
 
 namespace observer {
 
@@ -263,67 +249,13 @@ void begin_block(int threads) {
       memset(static_cast<void*>(shadows[i]), 0, bytes * sizeof(Byte));
     }
   }
-  const std::vector<uint32_t> nothing(threads + most_actors, 0);
-  orders.assign(threads, {nothing, nothing});
-  for (int i = 0; i < threads; ++i) orders[i].seen[i] = 1;
-  actors = 0;
+  begin_clocks(threads);
 }
 
 void end_block() { settle(); }
 void begin_thread(int) {}
 void end_thread(int) { settle(); }
 void turn_to(int) { settle(); }
-
-void release(Order& order, int thread) {
-  settle();
-  order.join(orders[thread]);
-  ++orders[thread].seen[thread];
-}
-
-void acquire(const Order& order, int thread) { orders[thread].join(order); }
-
-void arrive(Fence& fence, int thread) { release(fence.order, thread); }
-
-void open(Fence& fence, const std::vector<int>& waiting) {
-  for (int thread : waiting) acquire(fence.order, thread);
-  fence.order = {};
-  ++fence.generation;
-}
-
-void leave(Fence&, unsigned) {}
-
-uint32_t stamp(int thread) { return orders[thread].seen[thread]; }
-bool has_seen(const Order& order, int thread, uint32_t stamp) {
-  return size_t(thread) < order.seen.size() && stamp <= order.seen[thread];
-}
-bool thread_has_seen(int thread, int other, uint32_t stamp) {
-  return has_seen(orders[thread], other, stamp);
-}
-
-bool has_seen_all(int thread, const Order& order) {
-  const std::vector<uint32_t>& mine = orders[thread].seen;
-  for (size_t i = 0; i < order.seen.size(); ++i)
-    if (order.seen[i] > mine[i]) return false;
-  return true;
-}
-
-int new_actor() {
-  if (actors == most_actors) fail("too many barriers and asynchronous copies in one block");
-  return launch.thread_count + actors++;
-}
-
-void proxy_fence(int thread) {
-  settle();
-  join(orders[thread].fenced, orders[thread].seen);
-  // What it writes from now on is not behind the fence.
-  ++orders[thread].seen[thread];
-}
-
-Order issued_by(int first, int count) {
-  Order order = orders[first];
-  for (int i = 1; i < count; ++i) order.join(orders[first + i]);
-  return order;
-}
 
 void async_access(int actor, uint32_t epoch, const Order& issuer, int thread, const void* at,
                   size_t bytes, bool writes, const void* caller) {
@@ -335,16 +267,6 @@ void async_lands(int actor, uint32_t epoch, const void* at, size_t bytes) {
   for_bytes(at, bytes, [&](Byte& byte) {
     if (byte.write.thread == actor && byte.write.clock == unknown_epoch) byte.write.clock = epoch;
   });
-}
-
-void complete(int thread, int actor, uint32_t epoch) {
-  uint32_t& known = orders[thread].seen[actor];
-  known = std::max(known, epoch);
-}
-
-void complete(Order& order, int actor, uint32_t epoch) {
-  order.seen.resize(launch.thread_count + most_actors, 0);
-  order.seen[actor] = std::max(order.seen[actor], epoch);
 }
 
 void copy_starts(int, void* to, size_t bytes, const void* caller) {
@@ -362,11 +284,6 @@ void copy_arrives(int thread, uint32_t stamp, void* to, size_t bytes) {
 
 void copy_lands(int thread, void* to, size_t bytes, const void*) {
   copy_arrives(thread, orders[thread].seen[thread], to, bytes);
-}
-
-void step(int thread) {
-  settle();
-  ++orders[thread].seen[thread];
 }
 
 }  // namespace observer
