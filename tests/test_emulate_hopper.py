@@ -172,7 +172,17 @@ def hopper():
     return kernel, emulate.runnable(path, HOPPER), given, sizes, want
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+# A build each: `make test` takes one of a kind.
+SLOW = (
+    "more bytes are announced than come", "more arrivals are awaited than come",
+    "too few arrivals are awaited", "a descriptor's stride is wrong", "registers that are not there",
+    "the block ends before its last store", "a tile in use is not waited for",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(f, marks=[pytest.mark.long] * (f in SLOW)) for f in FAULTS]
+)
 def test_a_fault_in_the_cuda_shows(hopper, fault):
     kernel, cuda, given, sizes, want = hopper
     old, new, kind = FAULTS[fault]
