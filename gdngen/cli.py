@@ -177,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument(
         "--emulate", action="store_true",
-        help="run the CUDA for sm_80 on the CPU: races, barriers, stray accesses; needs a C++ compiler",
+        help="run the CUDA for sm_80 and sm_90 on the CPU: races, barriers, stray accesses; needs a C++ compiler",
     )  # fmt: skip
     made.add_argument("--json", action="store_true", help="the same as data")
 
@@ -654,14 +654,15 @@ def _emulate(options) -> int:
     with tempfile.TemporaryDirectory() as folder:
         own = _templates(options)
         jobs = sweep.jobs(loaded, _wish(options), _targets(options), Path(folder), own)
+        tasks = emulate.tasks(jobs)
         found = options.progress.over(
-            emulate.sweep(jobs), "emulating", lambda e: e.module, len(jobs)
+            emulate.sweep(tasks), "emulating", lambda e: e.module, len(tasks)
         )
         for one in found:
             done.append(one)
             if not options.json and not (options.quiet and one.ok):
                 lines = [emulate.line(one), *(f"    {problem}" for problem in one.problems())]
-                print(f"[{len(done)}/{len(jobs)}]", "\n".join(lines), flush=True)
+                print(f"[{len(done)}/{len(tasks)}]", "\n".join(lines), flush=True)
     if options.json:
         print(json.dumps([one.json() for one in done], indent=1))
     else:
@@ -673,14 +674,14 @@ def _emulate(options) -> int:
 
 
 def _mutate(options) -> int:
-    from gdngen.verify import emulate, sweep, waits
+    from gdngen.verify import emulate, waits
 
     if options.plans:
         return _mutate_plans(options)
     emulate.ready()
     loaded, done = waits.chosen(_load(options)), []
     with tempfile.TemporaryDirectory() as folder:
-        jobs = sweep.jobs(loaded, _wish(options), [emulate.TARGET], Path(folder))
+        jobs = waits.jobs(loaded, _wish(options), Path(folder))
         found = options.progress.over(waits.sweep(jobs), "mutating", lambda w: w.module, len(jobs))
         for one in found:
             done.append(one)

@@ -1,36 +1,42 @@
 """TileLang kernels that the emulator's tests lower and run: one for each thing a kernel may do.
 
 Every function returns a `prim_func`; sizes that a test does not vary are written out. `lower` turns
-one into sm_80 CUDA without a GPU.
+one into CUDA for sm_80, or another target, without a GPU.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tilelang
 import tilelang.language as T
 from tvm.target import Target
+
+from gdngen.emulator import tensor_map
+from gdngen.verify import lowering
 
 ACC = "float32"
 
 
 @dataclass(frozen=True)
 class Cuda:
-    """Lowered CUDA source and the dynamic shared bytes that its launch asks for."""
+    """Lowered CUDA source, the dynamic shared bytes that its launch asks for, and its tensor maps."""
 
     source: str
     shared_bytes: int
+    maps: dict = field(default_factory=dict)
 
 
-def lower(prim_func, **pass_configs) -> Cuda:
-    """Lower for sm_80; `pass_configs` are TileLang's, without the leading `tl.`."""
-    target = Target({"kind": "cuda", "arch": "sm_80"})
+def lower(prim_func, arch="sm_80", **pass_configs) -> Cuda:
+    """Lower for `arch`; `pass_configs` are TileLang's, without the leading `tl.`."""
+    target = Target({"kind": "cuda", "arch": arch})
     configs = {f"tl.{name}": value for name, value in pass_configs.items()}
     with tilelang.tvm.transform.PassContext(opt_level=3, config=configs), target:
         artifact = tilelang.lower(prim_func, target=target)
     (function,) = artifact.device_mod.functions.values()
     attributes = function.attrs or {}
-    return Cuda(artifact.kernel_source, int(attributes.get("dyn_shared_memory_buf", 0)))
+    calls = lowering._maps(artifact.host_mod)
+    maps = {name: tensor_map(call, {}) for name, call in calls.items()}
+    return Cuda(artifact.kernel_source, int(attributes.get("dyn_shared_memory_buf", 0)), maps)
 
 
 @functools.cache
@@ -427,5 +433,56 @@ def divergent_tiles(n=64, threads=128):
                 high[tx - n] = X[1, tx - n]
                 T.sync_warp()
                 Y[1, tx - n] = high[(tx - n) ^ 1]
+
+    return kernel
+
+
+def turned_matmul(dtype, turned_a, turned_b, width=64, k=64):
+    """C = op(A) @ op(B), one tile: operands along k or across it, in rows of `width` elements."""
+    a_shape, b_shape = [k, 64] if turned_a else [64, k], [width, k] if turned_b else [k, width]
+
+    @T.prim_func
+    def kernel(
+        A: T.Tensor(a_shape, dtype), B: T.Tensor(b_shape, dtype), C: T.Tensor([64, width], ACC)
+    ):
+        with T.Kernel(1, threads=128) as _:
+            a_s = T.alloc_shared(a_shape, dtype)
+            b_s = T.alloc_shared(b_shape, dtype)
+            c_f = T.alloc_fragment([64, width], ACC)
+            T.copy(A, a_s)
+            T.copy(B, b_s)
+            T.clear(c_f)
+            T.gemm(a_s, b_s, c_f, transpose_A=turned_a, transpose_B=turned_b)
+            T.copy(c_f, C)
+
+    return kernel
+
+
+def loaded_beside_tma(rounds=4):
+    """C = sum over tiles of (A @ B[tile]) * S[tile]; the numbers S are loaded without TMA."""
+
+    @T.prim_func
+    def kernel(
+        A: T.Tensor([64, 64], "float16"),
+        B: T.Tensor([64 * rounds, 64], "float16"),
+        S: T.Tensor([64 * rounds], ACC),
+        C: T.Tensor([64, 64], ACC),
+    ):
+        with T.Kernel(1, threads=128) as _:
+            a_s = T.alloc_shared([64, 64], "float16")
+            b_s = T.alloc_shared([64, 64], "float16")
+            s_s = T.alloc_shared([64], ACC)
+            c_f = T.alloc_fragment([64, 64], ACC)
+            d_f = T.alloc_fragment([64, 64], ACC)
+            T.copy(A, a_s)
+            T.clear(c_f)
+            for ko in T.Pipelined(rounds, num_stages=2):
+                T.copy(B[ko * 64 : (ko + 1) * 64, :], b_s)
+                for i in T.Parallel(64):
+                    s_s[i] = S[ko * 64 + i]
+                T.gemm(a_s, b_s, d_f, clear_accum=True)
+                for i, j in T.Parallel(64, 64):
+                    c_f[i, j] += d_f[i, j] * s_s[j]
+            T.copy(c_f, C)
 
     return kernel

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tilelang")
 
 from rendering import SPECS, kernels_of, module, modules  # noqa: E402
-from test_generated import GENERATED, MANIFEST, MODULES, of  # noqa: E402
+from test_generated import GENERATED, MANIFEST, MODULES, PAIRS, of  # noqa: E402
 
 from gdngen import cli, driver, emulator  # noqa: E402
 from gdngen.model import analysis  # noqa: E402
@@ -26,7 +26,6 @@ from gdngen.verify import (
     hopper,  # noqa: E402
     lowering,
     marks,
-    samples,
     sweep,
     verify,
     waits,
@@ -91,10 +90,11 @@ def test_a_sample_is_without_a_fault(name, kernels):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", MODULES)
-def test_every_module_is_without_a_fault(name, kernels):
+@pytest.mark.parametrize("name, target", PAIRS)
+def test_every_module_is_without_a_fault(name, target, kernels):
     kernel = of(kernels, name)
-    done = emulate.emulate(kernel, GENERATED / name, slots_in(name, kernel))
+    slots = slots_in(name, kernel)
+    done = emulate.emulate(kernel, GENERATED / name, slots, target=emulate.emulated_as(target))
     assert done.ok and done.agreed, done.problems()
 
 
@@ -115,7 +115,7 @@ def test_every_policy_is_without_a_fault(spec, settings, policy, tmp_path):
     loaded = driver.load(SPECS / f"{spec}.yaml", settings)
     jobs = sweep.jobs([loaded], Wish(policy), ["sm_80"], tmp_path)
     assert jobs
-    for done in map(emulate._emulated, jobs):
+    for done in map(emulate._emulated, emulate.tasks(jobs)):
         assert done.ok, (done.module, done.problems())
 
 
@@ -127,11 +127,10 @@ def test_outputs_are_those_of_a_gpu(name, kernels):
         pytest.skip("needs an NVIDIA GPU")
     kernel, path = of(kernels, name), GENERATED / name
     trial = emulate.trials(kernel)[0]
-    tensors = samples.inputs(kernel, trial.sizes, step=trial.step)
-    lowered = lowering.cached_lower(path, "sm_80")
-    emulated = emulator.build(lowered.source, lowered.dynamic_bytes)
-    given = emulate.arguments(emulated, tensors, trial.sizes)
-    outputs = emulator.run(emulated, given, emulate.grid(kernel, trial.sizes)).outputs
+    tensors = emulate.inputs(kernel, trial)
+    cuda = emulate.runnable(path, emulate.emulated_as(min(MANIFEST[name]["targets"])))
+    emulated = cuda.build()
+    outputs = emulator.run(emulated, **cuda.given(kernel, emulated, tensors, trial.sizes)).outputs
     there = {name: tensor.cuda() for name, tensor in tensors.items()}
     lowering.load(path)()(*there.values())
     written = {t.name: there[t.name] for t in kernel.tensors if t.role != "in"}
@@ -162,7 +161,9 @@ def test_a_deleted_barrier_is_a_race_of_the_right_tenants(tmp_path):
         lines[at[-1]] = ""
 
     source, dynamic = damaged(path, without_its_barrier)
-    done = emulate.source_emulated(kernel, source, dynamic, path, slots, sanitize=False)
+    done = emulate.source_emulated(
+        kernel, emulate.Runnable(source, dynamic), path, slots, sanitize=False
+    )
     assert not done.ok
     races = [f for f in done.faults if f.kind == "race" and f.slots == ("x_s",)]
     assert races and all(f.tenants == ("x_s", "y_out") for f in races)
@@ -189,7 +190,9 @@ def test_two_live_tiles_at_one_address_are_both_blamed(tmp_path):
         lines[at[v.tenants[-1]]] = lines[at[k.tenants[-1]]].replace(k.tenants[-1], v.tenants[-1])
 
     source, dynamic = damaged(path, one_address)
-    done = emulate.source_emulated(kernel, source, dynamic, path, slots, sanitize=False)
+    done = emulate.source_emulated(
+        kernel, emulate.Runnable(source, dynamic), path, slots, sanitize=False
+    )
     races = [f for f in done.faults if f.kind == "race" and f.note == "write after write"]
     k_loads, v_loads = (lines_with(path, f"T.copy({name}[b, h") for name in "kv")
     assert any(
@@ -205,7 +208,7 @@ def test_what_cannot_be_emulated_is_said(tmp_path, monkeypatch):
     kernel = kernels_of("examples/softmax")[SOFTMAX]
     path, plans = module(kernel, tmp_path)
     lowered = lowering.Lowered(
-        0, 0, lowering.cached_lower(path, "sm_80").source + "\nasm volatile();\n"
+        0, 0, lowering.cached_lower(path, "sm_80").source + "\nasm volatile();\n", {}
     )
     monkeypatch.setattr(lowering, "cached_lower", lambda *_: lowered)
     done = emulate.emulate(kernel, path, plans["sm_80"].slots)
@@ -369,7 +372,7 @@ def test_kernels_without_a_producer_are_let_pass():
     source = "__launch_bounds__(128, 1) f() {\nfor (;;) {\n tl::tma_load(d, m, a);\n}\ntl::tma_load(d);\n}"
     slots = [Slot((64,), "float16", ("a", "b"))]
     assert [n for n, _ in hopper.loads_in_loops(source)] == [3]
-    assert hopper.in_source(lowering.Lowered(128, 0, source), slots, 128) == ()
+    assert hopper.in_source(lowering.Lowered(128, 0, source, {}), slots, 128) == ()
 
 
 # -- every wait ------------------------------------------------------------------------------------
@@ -408,7 +411,7 @@ def test_one_variant_of_each_dtype_is_chosen():
 @pytest.mark.long
 def test_every_wait_is_caught_or_shown_redundant(tmp_path):
     paths = sorted(SPECS.rglob("*.yaml"))
-    jobs = sweep.jobs(waits.chosen(map(driver.load, paths)), Wish(), ["sm_80"], tmp_path)
+    jobs = waits.jobs(waits.chosen(map(driver.load, paths)), Wish(), tmp_path)
     done = list(waits.sweep(jobs))
     print("\n".join(line for one in done for line in waits.lines(one)), waits.total(done), sep="\n")
     every = [w for one in done for w in one.waits]
@@ -431,7 +434,8 @@ def test_verify_emulate(capsys):
     ]
     assert cli.main(command) == 0
     out = capsys.readouterr().out
-    assert f"[1/1] ok  {SOFTMAX}" in out and "1 of 1 kernels are right and without a race" in out
+    assert f"/2] ok  {SOFTMAX}" in out
+    assert "2 of 2 kernels are right and without a race, emulated as for sm_80 and sm_90" in out
     assert cli.main([*command, "--device", "cuda"]) == 2
     assert "--emulate runs on the CPU" in capsys.readouterr().err
 

@@ -141,12 +141,18 @@ def test_what_it_needs_of_functions_gdngen_needs():
     places = {  # a part of each level, and where it is
         "pipeline": ("$", lambda p: p),
         "check": ("$.functions.scaled_rows.checks[0]", lambda p: f(p)["checks"][0]),
-        "value": ("$.functions.scaled_rows.values.BC", lambda p: f(p)["values"]["BC"]),
         "step": ("$.functions.scaled_rows.steps[0]", lambda p: f(p)["steps"][0]),
     }
 
     def f(p):
         return p["functions"]["scaled_rows"]
+
+    for wrong in ({"fits": "scale"}, {"of": [64, 32]}, {}):
+        spec = copy.deepcopy(whole)
+        f(spec)["values"]["BC"] = wrong
+        text, report = yaml.safe_dump(spec, sort_keys=False), Report()
+        pipelines.parse(text, "bad.yaml", report)
+        assert refused(text) and report.errors(), wrong
 
     needing = [n for n in pipelines.OWN_KEYS if SCHEMA["definitions"][n]["required"]]
     assert needing == list(places)

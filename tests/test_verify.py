@@ -140,7 +140,7 @@ stages:
 def test_bytes_are_compared_with_the_plan(tmp_path, monkeypatch):
     kernel = softmax()
     path, plans = module(kernel, tmp_path)
-    asked = lowering.Lowered(plans["sm_80"].asked, 0, "")
+    asked = lowering.Lowered(plans["sm_80"].asked, 0, "", {})
     monkeypatch.setattr(lowering, "cached_lower", lambda *_: asked)
     assert verify.verify(kernel, path, plans, trials=()).ok
     monkeypatch.setattr(

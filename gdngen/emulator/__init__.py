@@ -1,4 +1,4 @@
-"""Run the CUDA that TileLang emits for sm_80 on the CPU, and say what is wrong with it.
+"""Run the CUDA that TileLang emits for sm_80 and sm_90 on the CPU, and say what is wrong with it.
 
     emulated = build(source, shared_bytes)
     result = run(emulated, {"x": x, "y": y, "L": 100}, grid=(4,), order=1, copies="late")
@@ -9,6 +9,7 @@ docs/emulator.md says what is modelled. Needs a C++20 compiler, and neither torc
 
 from .compiling import Emulated, EmulatorError, build
 from .findings import Finding
+from .maps import TensorMap, tensor_map
 from .mutation import Mutant, mutate
 from .running import Result, compare, run
 
@@ -18,8 +19,10 @@ __all__ = [
     "Finding",
     "Mutant",
     "Result",
+    "TensorMap",
     "build",
     "compare",
     "mutate",
     "run",
+    "tensor_map",
 ]

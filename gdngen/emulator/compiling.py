@@ -14,9 +14,16 @@ from pathlib import Path
 from .source import FILE_NAME, EmulatorError, Kernel, read_kernel
 
 HERE = Path(__file__).resolve().parent
-HEADERS = ("types.h", "math.h", "threads.h", "memory.h", "matrix.h", "copies.h", "reduce.h")
-MACHINE = ("machine.cpp", "memory.cpp", "matrix.cpp", "copies.cpp", "main.cpp")
-WATCHERS = {False: "shadow.cpp", True: "tsan.cpp"}  # by whether ThreadSanitizer watches
+HEADERS = (
+    "types.h", "math.h", "threads.h", "memory.h", "matrix.h", "copies.h", "reduce.h",
+    "phases.h", "bulk.h", "warpgroup.h",
+)  # fmt: skip
+MACHINE = (
+    "machine.cpp", "memory.cpp", "matrix.cpp", "copies.cpp", "phases.cpp", "bulk.cpp",
+    "warpgroup.cpp", "main.cpp",
+)  # fmt: skip
+# By whether ThreadSanitizer watches.
+WATCHERS = {False: ("shadow.cpp", "clocks.cpp"), True: ("tsan.cpp",)}
 
 # DWARF 4, because common versions of addr2line misname the main file of DWARF 5 line tables.
 COMMON = (
@@ -45,7 +52,7 @@ class Emulated:
 def build(
     source: str, shared_bytes: int, tsan: bool = False, kernel: str | None = None
 ) -> Emulated:
-    """Build a kernel from the CUDA that TileLang lowers for sm_80.
+    """Build a kernel from the CUDA that TileLang lowers for sm_80 or sm_90.
 
     `shared_bytes` is the dynamic shared memory that the launch asks for. `tsan` has ThreadSanitizer
     watch instead of the emulator's own race detector. `kernel` names one of several.
@@ -80,7 +87,11 @@ def _translation_unit(kernel: Kernel) -> str:
         (
             f"({param.type}*)emu_arguments[{i}]"
             if param.is_tensor
-            else f"({param.type})*(long*)emu_arguments[{i}]"
+            else (
+                f"*({param.type}*)emu_arguments[{i}]"
+                if param.is_map
+                else f"({param.type})*(long*)emu_arguments[{i}]"
+            )
         )
         for i, param in enumerate(kernel.params)
     )
@@ -112,7 +123,7 @@ def _machine_hash() -> str:
 def _machine_objects(tsan: bool) -> list[str]:
     """The machine's parts, compiled once and without instrumentation."""
     directory = cache_directory() / f"machine-{_machine_hash()}"
-    names = [*MACHINE, WATCHERS[tsan]]
+    names = [*MACHINE, *WATCHERS[tsan]]
     for name in names:
         target = directory / f"{name}.o"
         if not target.exists():

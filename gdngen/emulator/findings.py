@@ -11,7 +11,11 @@ from .source import FILE_NAME, EmulatorError
 
 KINDS = (
     "race",
+    "missing proxy fence",
     "barrier divergence",
+    "deadlock",
+    "overtaken wait",
+    "early arrival",
     "misaligned",
     "uninitialised shared read",
     "out of bounds",

@@ -20,6 +20,23 @@ MATRIX = """
 tl::mma_sync tl::DataType
 tl::ptx_ldmatrix_x1 tl::ptx_ldmatrix_x2 tl::ptx_ldmatrix_x4
 tl::ptx_ldmatrix_x1_trans tl::ptx_ldmatrix_x2_trans tl::ptx_ldmatrix_x4_trans
+tl::ptx_stmatrix_m8n8_x1 tl::ptx_stmatrix_m8n8_x2 tl::ptx_stmatrix_m8n8_x4
+tl::ptx_stmatrix_m8n8_x1_trans tl::ptx_stmatrix_m8n8_x2_trans tl::ptx_stmatrix_m8n8_x4_trans
+"""
+
+PHASES = """
+tl::fence_proxy_async tl::fence_barrier_init tl::tl_shuffle_elect
+tl::warpgroup_reg_alloc tl::warpgroup_reg_dealloc tl::mbarrier_cp_async_arrive_noinc
+"""
+
+BULK = """
+tl::prefetch_tma_descriptor tl::tma_load tl::tma_store tl::tma_store_arrive tl::tma_store_wait
+"""
+
+WARPGROUP = """
+tl::GmmaDescriptor tl::initialize_wgmma_descriptor tl::increase_descriptor_offset
+tl::wgmma_ss tl::wgmma_rs tl::warpgroup_arrive tl::warpgroup_commit_batch tl::wait_wgmma
+tl::warpgroup_wait tl::warpgroup_fence_operand
 """
 
 COPIES = """
@@ -58,7 +75,11 @@ tl::fast_rcp tl::fast_max tl::fast_min tl::clamp tl::clamp2 tl::pow_of_int
 tl::add2 tl::sub2 tl::mul2 tl::fma2 tl::max2 tl::min2 tl::abs2
 """
 
-SUPPORTED = frozenset(" ".join((THREADS, MEMORY, MATRIX, COPIES, REDUCTIONS, TYPES, MATH)).split())
+SUPPORTED = frozenset(
+    " ".join(
+        (THREADS, MEMORY, MATRIX, COPIES, PHASES, BULK, WARPGROUP, REDUCTIONS, TYPES, MATH)
+    ).split()
+)
 
 # Element types of `tl::mma_sync`.
 MATRIX_TYPES = frozenset(("kFloat16", "kBFloat16", "kTensorFloat32", "kFloat32"))

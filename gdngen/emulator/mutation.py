@@ -6,12 +6,13 @@ every two accesses of different threads to one byte of which one is a write, no 
 it has been waited for, and the results are the same.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .compiling import Emulated
 from .findings import Finding
+from .maps import TensorMap
 from .running import COPIES, run
 from .source import Site
 
@@ -49,20 +50,26 @@ def mutate(
     check: Callable[[dict[str, Any]], Iterable[Finding]] = lambda outputs: (),
     orders: Iterable[int] = (0, 1),
     sites: Iterable[Site] | None = None,
+    maps: Mapping[str, TensorMap] | None = None,
+    ignored: Container[str] = (),
 ) -> list[Mutant]:
     """One mutant for each of `sites`, by default every wait; `check` judges a run's outputs.
 
-    Every order is tried with either model of asynchronous copies until one run notices.
+    `ignored` are kinds of findings that the kernel has with all its waits in place. Every order is
+    tried with either model of asynchronous operations until one run notices.
     """
-    has_copies = any("cp_async_wait" in site.statement for site in emulated.kernel.sites)
-    runs = [(order, copies) for order in orders for copies in COPIES[: 1 + has_copies]]
+    models = COPIES if emulated.kernel.asynchronous else COPIES[:1]
+    runs = [(order, copies) for order in orders for copies in models]
     mutants = []
     for site in emulated.kernel.sites if sites is None else sites:
         findings: tuple[Finding, ...] = ()
         tried = passes = 0
         for order, copies in runs:
-            result = run(emulated, tensors, grid, order=order, copies=copies, skip=site.number)
-            findings = (*result.findings, *check(result.outputs))
+            result = run(
+                emulated, tensors, grid, order=order, copies=copies, skip=site.number, maps=maps
+            )
+            found = (f for f in result.findings if f.kind not in ignored)
+            findings = (*found, *check(result.outputs))
             tried += 1
             passes += result.skipped
             if findings:

@@ -5,12 +5,14 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .compiling import Emulated
 from .findings import Finding, read_findings, read_sanitizer
+from .maps import TensorMap
 from .source import EmulatorError, Param
 
 # What a tensor's elements may be called, by the type of the kernel's parameter.
@@ -51,6 +53,7 @@ def run(
     copies: str = "early",
     skip: int | None = None,
     timeout: float = 120,
+    maps: Mapping[str, TensorMap] | None = None,
 ) -> Result:
     """Run every block of `grid`, with `threads` of a block or as many as the kernel was built for.
 
@@ -58,29 +61,37 @@ def run(
     the kernel takes; they are not changed. `order` runs warps and lanes ascending (0), descending
     (1) or shuffled by that seed. `copies` says when asynchronous copies land: at their issue
     ("early") or at the wait for them ("late"). `skip` leaves out one wait, by its site's number.
+    `maps` has a map for each parameter that is one; `tensors` then has the tensors that they name too.
     Raises EmulatorError for arguments that do not fit the kernel, and after `timeout` seconds.
     """
     kernel = emulated.kernel
     if copies not in COPIES:
         raise EmulatorError(f"copies land {' or '.join(COPIES)}, not {copies}")
-    names = [param.name for param in kernel.params]
-    if set(names) != set(tensors):
-        raise EmulatorError(f"{kernel.name} takes {', '.join(names)}; got {', '.join(tensors)}")
+    maps = maps or {}
+    names = [param.name for param in kernel.params if not param.is_map]
+    mapped = [param.name for param in kernel.params if param.is_map]
+    behind = [m.tensor for m in maps.values() if m.tensor not in names]
+    if {*names, *behind} != set(tensors) or set(mapped) != set(maps):
+        given = ", ".join((*tensors, *maps))
+        raise EmulatorError(f"{kernel.name} takes {', '.join((*names, *mapped))}; got {given}")
     shape = _three(kernel.threads if threads is None else threads)
     if math.prod(shape) != kernel.threads:
         raise EmulatorError(f"{kernel.name} is built for {kernel.threads} threads, not {threads}")
     numbers = (*_three(grid), *shape, emulated.shared_bytes, order)
     numbers += (int(copies == "late"), -1 if skip is None else skip)
     with tempfile.TemporaryDirectory() as scratch:
-        paths = {p.name: Path(scratch) / p.name for p in kernel.params if p.is_tensor}
+        paths = {}
         arguments = []
-        for param in kernel.params:
-            value = tensors[param.name]
+        for param in (*kernel.params, *(Param(name, "", True) for name in dict.fromkeys(behind))):
+            name = param.name
             if param.is_tensor:
-                paths[param.name].write_bytes(_bytes_of(value, param))
-                arguments.append(f"{param.name}={paths[param.name]}")
+                paths[name] = Path(scratch) / name
+                paths[name].write_bytes(_bytes_of(tensors[name], param))
+                arguments.append(f"{name}={paths[name]}")
+            elif param.is_map:
+                arguments.append(f"{name}@{maps[name].argument}")
             else:
-                arguments.append(f"{param.name}:{int(value)}")
+                arguments.append(f"{name}:{int(tensors[name])}")
         done = _execute([str(emulated.program), *map(str, numbers), *arguments], timeout)
         outputs = {name: _like(tensors[name], path.read_bytes()) for name, path in paths.items()}
     facts = dict(row.split("\t", 1) for row in done.stdout.splitlines())
@@ -159,6 +170,8 @@ def _like(value: Any, data: bytes) -> Any:
     if _is_torch(value):
         import torch
 
+        if not data:
+            return value.clone()
         flat = torch.from_numpy(numpy.frombuffer(data, dtype=numpy.uint8).copy())
         return flat.view(value.dtype).reshape(value.shape)
     return numpy.frombuffer(data, dtype=value.dtype).reshape(value.shape).copy()

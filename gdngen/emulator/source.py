@@ -7,6 +7,7 @@ from ..errors import GdngenError
 from .instructions import MATRIX_TYPES, SUPPORTED, WORDS
 
 FILE_NAME = "kernel.cu"  # what the compiler calls the text in its line tables
+MAP = "CUtensorMap"
 
 
 class EmulatorError(GdngenError):
@@ -21,10 +22,16 @@ class Param:
     type: str
     is_tensor: bool
 
+    @property
+    def is_map(self) -> bool:
+        """Whether it describes a tensor for TMA."""
+        return self.type == MAP
+
 
 @dataclass(frozen=True)
 class Site:
-    """A statement that waits, numbered in the order of the text; `line` counts from 1."""
+    """A statement that waits, or that others wait for, numbered in the order of the text; `line`
+    counts from 1."""
 
     number: int
     line: int
@@ -41,6 +48,11 @@ class Kernel:
     sites: tuple[Site, ...]
     text: str
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it has operations that take place at some time between their issue and a wait."""
+        return bool(_ASYNCHRONOUS.search(self.text))
+
 
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SIGNATURE = re.compile(
@@ -54,9 +66,14 @@ _STATIC_SHARED = re.compile(
 _VECTOR_ACCESS = re.compile(r"\*\((\w+)\*\)\(")
 _LOCAL_ARRAY = re.compile(r"^( *)(\w+ \w+\[\d+\];)")
 _WAIT = re.compile(
-    r"(?P<call>__syncthreads|__syncwarp|tl::cp_async_wait<\d+>|tl::__sync_thread_partial)"
+    r"(?P<call>__syncthreads|__syncwarp|tl::cp_async_wait<\d+>|tl::__sync_thread_partial"
+    r"|tl::fence_proxy_async|tl::tma_store_wait<[\w, ]+>|tl::(?:wait_wgmma|warpgroup_wait)<\d+>"
+    r"|tl::warpgroup_arrive|(?<=\.)arrive)"
     r"\((?P<arguments>[^()]*)\);"
 )
+_PHASE_WAIT = re.compile(r"(?P<call>(?<=\.)wait)\((?P<arguments>.*)\);")  # ends a line
+_BARRIERS = re.compile(r"auto (\w+) = (reinterpret_cast<Barrier\*>\(\w+\));")
+_ASYNCHRONOUS = re.compile(r"\btl::(?:cp_async_wait|tma_load|tma_store|wgmma_\w\w)\b")
 _CALL = re.compile(r"(?<![\w:.])([A-Za-z_]\w*(?:::\w+)*)\s*\(")
 _SCOPED = re.compile(r"(?<![\w:])([A-Za-z_]\w*)::(\w+)")
 
@@ -78,11 +95,7 @@ def read_kernel(source: str, name: str | None = None) -> Kernel:
 
 
 def _param(text: str) -> Param:
-    if "CUtensorMap" in text:
-        raise EmulatorError(
-            f"parameter `{text}`: tensor maps (TMA) are not emulated; lower for sm_80"
-        )
-    words = text.replace("__restrict__", " ").replace("*", " * ").split()
+    words = re.sub("__restrict__|__grid_constant__", " ", text).replace("*", " * ").split()
     type_words = [word for word in words[:-1] if word not in ("const", "*")]
     return Param(words[-1], " ".join(type_words), "*" in words)
 
@@ -121,7 +134,10 @@ def _rewrite(source: str) -> tuple[str, tuple[Site, ...]]:
         line = _STATIC_SHARED.sub(_bytes_of_static_shared, line)
         line = _LOCAL_ARRAY.sub(r"\1alignas(16) \2", line)  # as the device's compiler does
         line = _VECTOR_ACCESS.sub(r"*emu::aligned<\1>(", line)
-        lines.append(_WAIT.sub(lambda match: _numbered(match, number, sites), line))
+        line = _BARRIERS.sub(r'auto \1 = emu::named(\2, "\1");', line)
+        for wait in (_WAIT, _PHASE_WAIT):
+            line = wait.sub(lambda match: _numbered(match, number, sites), line)
+        lines.append(line)
     return "\n".join(lines) + "\n", tuple(sites)
 
 

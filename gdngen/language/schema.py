@@ -189,6 +189,7 @@ def _forms(level: str, says: Reference) -> dict[str, Schema]:
                 "threads": EXPR,
                 "resident": EXPR,
                 "async": EXPR,
+                "rounds": _named(EXPR, minProperties=1, maxProperties=1),
                 "fast_math": EXPR,
                 "targets": {"type": "array", "items": {"enum": targets}, "uniqueItems": True},
                 "buffers": _named(_ref("buffer")),
@@ -276,7 +277,7 @@ def _forms(level: str, says: Reference) -> dict[str, Schema]:
         case "check":
             return {"that": EXPR, "else": TEXT}
         case "value":
-            return {"of": EXPRS, "fits": {"type": "string"}}
+            return {"of": EXPRS, "fits": {"type": "string"}, "all": _list(_ref("check"))}
         case "made":
             return {
                 "shape": EXPRS,
@@ -284,6 +285,7 @@ def _forms(level: str, says: Reference) -> dict[str, Schema]:
                 "when": when,
                 "pieces": NAME,
                 "of": EXPR,
+                "number": EXPR,
                 "doc": doc,
             }
         case "step":
@@ -298,7 +300,12 @@ def _forms(level: str, says: Reference) -> dict[str, Schema]:
 
 
 # One of some keys, and no more, beside those that a level needs.
-ONE_OF = {"role": ("warps", "warpgroups"), "argument": ("shape", "number", "flag")}
+ONE_OF = {
+    "role": ("warps", "warpgroups"),
+    "argument": ("shape", "number", "flag"),
+    "value": ("of", "all"),
+}
+TOGETHER = {"value": {"of": ["fits"]}}  # what one key asks of a mapping beside itself
 
 
 def _level(level: str, says: Reference) -> Schema:
@@ -313,6 +320,8 @@ def _level(level: str, says: Reference) -> Schema:
     }
     if level in ONE_OF:
         made["oneOf"] = [{"required": [key]} for key in ONE_OF[level]]
+    if level in TOGETHER:
+        made["dependencies"] = TOGETHER[level]
     return made
 
 

@@ -186,6 +186,22 @@ def timed(kernel: Kernel, slots: Iterable[Slot]) -> Timed:
     return Timed(tuple(map(out, stages)), out(before), out(end if loop else []), loop, first)
 
 
+def grid(kernel: Kernel, target: str) -> tuple[tuple[str, ast.expr], ...]:
+    """The grid on a target: shorter along the index of which a block takes several, and that index by
+    another name."""
+    if kernel.rounds is None or not wanted(kernel, target):
+        return kernel.grid
+    (index, each), (_, first) = kernel.rounds, _loop(kernel)
+    return tuple(
+        (
+            (first, ast.Call(ast.Name("ceildiv"), [size, ast.Constant(each)], []))
+            if name == index
+            else (name, size)
+        )
+        for name, size in kernel.grid
+    )
+
+
 def _loop(kernel: Kernel) -> tuple[Loop, str]:
     """A block's rounds, which give its index in turn the values that several blocks would have, and what
     the index of such a block is called."""

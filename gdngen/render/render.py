@@ -108,6 +108,8 @@ def environment(own: Path | None = None):
 def _page(p: Planned, written: Callable[[list[dict]], str]) -> dict:
     kernel, text, home = p.kernel, Text(p.kernel, p.plan), homes(p.plan.slots)
 
+    grid = bulk.grid(kernel, p.plan.target)
+
     def views(body: Sequence[Statement]) -> list[dict]:
         return _views(tuple(body), text, home)
 
@@ -126,9 +128,8 @@ def _page(p: Planned, written: Callable[[list[dict]], str]) -> dict:
             f"{safe(t.name)}: T.Tensor([{', '.join(text.expr(s) for s in t.shape)}], {text.dtype(t.dtype_name)})"
             for t in kernel.tensors
         ],
-        "grid": ", ".join(text.expr(size) for _, size in _grid(p)),
-        "block": ", ".join(safe(name) for name, _ in _grid(p))
-        + ("," if len(kernel.grid) == 1 else ""),
+        "grid": ", ".join(text.expr(size) for _, size in grid),
+        "block": ", ".join(safe(name) for name, _ in grid) + ("," if len(kernel.grid) == 1 else ""),
         "threads": kernel.threads,
         "resident": p.plan.resident,
         "scalars": [line for s in kernel.scalars for line in _scalar(s, text)],
@@ -143,22 +144,6 @@ def _page(p: Planned, written: Callable[[list[dict]], str]) -> dict:
 def _several(p: Planned) -> bool:
     """Whether a block takes several rounds: where its copies are made by TMA."""
     return p.plan.bulk and p.kernel.rounds is not None
-
-
-def _grid(p: Planned) -> tuple[tuple[str, ast.expr], ...]:
-    """The grid, shorter along the index of which a block takes several."""
-    if not _several(p):
-        return p.kernel.grid
-    index, each = p.kernel.rounds
-    first = bulk.timed(p.kernel, p.plan.slots).first
-    return tuple(
-        (
-            (first, ast.Call(ast.Name("ceildiv"), [size, ast.Constant(each)], []))
-            if name == index
-            else (name, size)
-        )
-        for name, size in p.kernel.grid
-    )
 
 
 def _rounds(p: Planned, text: Text, home: Home) -> dict | None:

@@ -47,11 +47,16 @@ class LoweringError(Exception):
 
 @dataclass(frozen=True)
 class Lowered:
-    """What a kernel asks for (bytes a block) and the device source that TileLang emits."""
+    """What a kernel asks for (bytes a block) and the device source that TileLang emits.
+
+    maps  of the CUDA's parameters that describe a tensor for TMA: the arguments of the host's call that
+          makes each, as numbers or as text with sizes in it
+    """
 
     dynamic_bytes: int
     static_bytes: int
     source: str
+    maps: dict[str, list[int | str]]
 
     @property
     def bytes(self) -> int:
@@ -142,7 +147,40 @@ def _lower(path: Path, target: str, overrides: dict[str, Any]) -> Lowered:
     dynamic = 0
     for function in artifact.device_mod.functions.values():
         dynamic = max(dynamic, int(function.attrs.get("dyn_shared_memory_buf", 0)))
-    return Lowered(dynamic, static_bytes(artifact.kernel_source), artifact.kernel_source)
+    source = artifact.kernel_source
+    return Lowered(dynamic, static_bytes(source), source, _maps(artifact.host_mod))
+
+
+def _maps(host: Any) -> dict[str, list[int | str]]:
+    """Tensor maps by name, from the host's code; what a size is not known by is left as text."""
+    found = {}
+    for function in host.functions.values():
+        for name, call in (function.attrs.get("tma_descriptor_args") or {}).items():
+            found[str(name.name)] = [_text(value) for value in list(call)[2:]]
+    return found
+
+
+def _text(value: Any) -> int | str:
+    """A host's expression: a number, or Python's text of it."""
+    from tilelang import tvm
+
+    tir = tvm.tirx
+
+    signs = {tir.Add: "+", tir.Sub: "-", tir.Mul: "*", tir.FloorDiv: "//", tir.Div: "//"}
+    match value:
+        case int() | str():
+            return value
+        case tir.IntImm():
+            return int(value)
+        case tir.Var():
+            return str(value.name)
+        case tir.Cast():
+            return _text(value.value)
+        case tir.Max() | tir.Min():
+            return f"{type(value).__name__.lower()}({_text(value.a)}, {_text(value.b)})"
+        case _ if type(value) in signs:
+            return f"({_text(value.a)} {signs[type(value)]} {_text(value.b)})"
+    return str(value)
 
 
 def load(path: str | Path) -> Any:

@@ -19,11 +19,13 @@ from gdngen import emulator
 from gdngen.driver import Loaded
 from gdngen.emulator import Emulated, Finding, Mutant
 from gdngen.model.model import Kernel
+from gdngen.plan.plan import Wish
 from gdngen.plan.storage import Slot
 from gdngen.pools import processes
 from gdngen.show.tables import table
 from gdngen.verify import blame, emulate, lowering, samples
-from gdngen.verify.emulate import TARGET, WORKERS
+from gdngen.verify import sweep as sweeps
+from gdngen.verify.emulate import HOPPER, SUSPICIOUS, TARGET, WORKERS, Runnable
 from gdngen.verify.sweep import Job
 
 SANITIZED = (0, 1, 2)  # orders that ThreadSanitizer watches where the emulator noticed nothing
@@ -80,11 +82,20 @@ def chosen(loaded: Iterable[Loaded]) -> list[Loaded]:
     return out
 
 
-def delete_each(kernel: Kernel, path: Path, slots: Iterable[Slot]) -> Waits:
+def jobs(loaded: Iterable[Loaded], wish: Wish, folder: Path) -> list[Job]:
+    """Modules of these variants as lowered for sm_80, or for sm_90 where roles have it alone."""
+    found = []
+    for one in loaded:
+        roles = any(v.kernel.roles for v in one.variants)
+        found += sweeps.jobs([one], wish, [HOPPER if roles else TARGET], folder)
+    return found
+
+
+def delete_each(kernel: Kernel, path: Path, slots: Iterable[Slot], target: str = TARGET) -> Waits:
     """Delete each wait of the module at `path`, a text of `kernel`; `slots` are its plan's."""
     start = time.monotonic()
     try:
-        waits = tuple(_waits(kernel, path, tuple(slots)))
+        waits = tuple(_waits(kernel, emulate.runnable(path, target), path, tuple(slots)))
         failures: tuple[str, ...] = ()
     except (lowering.LoweringError, emulator.EmulatorError, Unfit) as e:
         waits, failures = (), (str(e).removeprefix("error: "),)
@@ -99,24 +110,24 @@ class Unfit(Exception):
 class _Setting:
     """One trial of a kernel: what it runs on, and whether outputs are those of the whole kernel."""
 
-    tensors: dict[str, Any]
-    grid: tuple[int, ...]
+    given: dict[str, Any]
     check: Callable[[dict[str, Any]], Iterable[Finding]]
 
 
-def _waits(kernel: Kernel, path: Path, slots: tuple[Slot, ...]) -> Iterator[Wait]:
-    lowered = lowering.cached_lower(path, TARGET)
-    whole = emulator.build(lowered.source, lowered.dynamic_bytes)
+def _waits(kernel: Kernel, cuda: Runnable, path: Path, slots: tuple[Slot, ...]) -> Iterator[Wait]:
+    whole = cuda.build()
     if not whole.kernel.sites:
         return
-    watched = emulator.build(lowered.source, lowered.dynamic_bytes, tsan=True)
-    settings = [_setting(kernel, whole, trial) for trial in emulate.trials(kernel)]
-    found = blame.blame(path, lowered.source, slots, lowered.dynamic_bytes, TARGET)
+    watched = cuda.build(tsan=True)
+    settings = [_setting(kernel, cuda, whole, trial) for trial in emulate.trials(kernel)]
+    found = blame.blame(path, cuda.source, slots, cuda.dynamic, cuda.target)
     for site in whole.kernel.sites:
         runs = passes = 0
         mutant: Mutant | None = None
         for s in settings:
-            (mutant,) = emulator.mutate(whole, s.tensors, s.grid, s.check, sites=[site])
+            (mutant,) = emulator.mutate(
+                whole, **s.given, check=s.check, sites=[site], ignored=ignored(kernel)
+            )
             runs, passes = runs + mutant.runs, passes + mutant.passes
             if mutant.caught:
                 break
@@ -126,16 +137,21 @@ def _waits(kernel: Kernel, path: Path, slots: tuple[Slot, ...]) -> Iterator[Wait
             blamed = tuple(dict.fromkeys(slot for f in faults for slot in f.slots))
             yield Wait(site.statement, place, True, True, mutant.reason, blamed)
             continue
-        yield _uncaught(watched, settings[0], site, place, runs, passes)
+        seen = cuda.target == TARGET and COPY_WAIT not in site.statement
+        yield _uncaught(watched if seen else None, settings[0], site, place, runs, passes)
 
 
-def _setting(kernel: Kernel, whole: Emulated, trial: samples.Trial) -> _Setting:
-    tensors = samples.inputs(kernel, trial.sizes, step=trial.step)
-    given = emulate.arguments(whole, tensors, trial.sizes)
-    grid = emulate.grid(kernel, trial.sizes)
-    result = emulator.run(whole, given, grid)
-    if result.findings:
-        raise Unfit(f"has faults with all its waits in place: {result.findings[0]}")
+def ignored(kernel: Kernel) -> tuple[str, ...]:
+    """Kinds of findings that a kernel has with all its waits in place."""
+    return () if kernel.roles else (SUSPICIOUS,)
+
+
+def _setting(kernel: Kernel, cuda: Runnable, whole: Emulated, trial: samples.Trial) -> _Setting:
+    tensors = emulate.inputs(kernel, trial)
+    given = cuda.given(kernel, whole, tensors, trial.sizes)
+    result = emulator.run(whole, **given)
+    if faults := [f for f in result.findings if f.kind not in ignored(kernel)]:
+        raise Unfit(f"has faults with all its waits in place: {faults[0]}")
     expected = {name: _bits(value) for name, value in result.outputs.items()}
 
     def check(outputs: dict[str, Any]) -> list[Finding]:
@@ -145,7 +161,7 @@ def _setting(kernel: Kernel, whole: Emulated, trial: samples.Trial) -> _Setting:
             if not expected[name].equal(_bits(value))
         ]
 
-    return _Setting(given, grid, check)
+    return _Setting(given, check)
 
 
 def _bits(value: Any) -> Any:
@@ -155,18 +171,21 @@ def _bits(value: Any) -> Any:
 
 
 def _uncaught(
-    watched: Emulated, on: _Setting, site: Any, place: str, runs: int, passes: int
+    watched: Emulated | None, on: _Setting, site: Any, place: str, runs: int, passes: int
 ) -> Wait:
-    """What shows that a wait which nobody misses is redundant."""
+    """What shows that a wait which nobody misses is redundant.
+
+    watched  for ThreadSanitizer, which knows nothing of asynchronous operations; None where it is no help
+    """
     if not passes:
         return Wait(site.statement, place, False, False, f"no thread came by in {runs} runs")
     evidence = (
         f"redundant: threads came by {passes:,} times in {runs} runs, no conflict was left "
         "unordered, results are the same to the bit"
     )
-    if COPY_WAIT in site.statement:  # ThreadSanitizer knows nothing of asynchronous copies
+    if watched is None:
         return Wait(site.statement, place, False, True, evidence)
-    (theirs,) = emulator.mutate(watched, on.tensors, on.grid, on.check, SANITIZED, [site])
+    (theirs,) = emulator.mutate(watched, **on.given, check=on.check, orders=SANITIZED, sites=[site])
     if theirs.caught:
         return Wait(site.statement, place, False, False, f"ThreadSanitizer alone: {theirs.reason}")
     return Wait(site.statement, place, False, True, f"{evidence}; ThreadSanitizer agrees")
@@ -183,7 +202,8 @@ def sweep(jobs: list[Job]) -> Iterator[Waits]:
 
 
 def _of(job: Job) -> Waits:
-    return delete_each(job.kernel, job.path, job.plans[0][1].slots)
+    target, plan = job.plans[0]
+    return delete_each(job.kernel, job.path, plan.slots, emulate.emulated_as(target))
 
 
 def lines(done: Waits) -> list[str]:

@@ -1,4 +1,4 @@
-// Matrix instructions of a warp: ldmatrix and mma.sync. See matrix.cpp for the layouts.
+// Matrix instructions of a warp: ldmatrix, stmatrix and mma.sync. See matrix.cpp for the layouts.
 #pragma once
 #include "threads.h"
 
@@ -7,6 +7,9 @@ namespace emu {
 // Loads `tiles` 8x8 tiles of 16-bit elements from shared memory, one 32-bit register a lane and
 // tile. Lane 8 t + r gives the address of row r of tile t.
 void load_matrix(const void* row, void* registers, int tiles, bool transposed);
+
+// The way back: tile t's register of every lane goes to the rows that lanes 8 t and on address.
+void store_matrix(const void* row, const int* registers, int tiles, bool transposed);
 
 enum class Product { half_to_float, bfloat16_to_float, tfloat32_to_float, half_to_half };
 
@@ -43,5 +46,25 @@ EMU_LDMATRIX(1)
 EMU_LDMATRIX(2)
 EMU_LDMATRIX(4)
 #undef EMU_LDMATRIX
+
+template <class... Registers> EMU_INLINE void ptx_stmatrix(const void* row, bool transposed,
+                                                           Registers... registers) {
+  const int values[] = {registers...};
+  emu::store_matrix(row, values, sizeof...(registers), transposed);
+}
+#define EMU_STMATRIX(tiles)                                                                       \
+  template <class... R> EMU_INLINE void ptx_stmatrix_m8n8_x##tiles(const void* row, R... values) { \
+    static_assert(sizeof...(values) == tiles);                                                    \
+    ptx_stmatrix(row, false, values...);                                                          \
+  }                                                                                               \
+  template <class... R>                                                                           \
+  EMU_INLINE void ptx_stmatrix_m8n8_x##tiles##_trans(const void* row, R... values) {              \
+    static_assert(sizeof...(values) == tiles);                                                    \
+    ptx_stmatrix(row, true, values...);                                                           \
+  }
+EMU_STMATRIX(1)
+EMU_STMATRIX(2)
+EMU_STMATRIX(4)
+#undef EMU_STMATRIX
 
 }  // namespace tl

@@ -29,6 +29,7 @@ struct Thread {
   ucontext_t context;
   void* stack = nullptr;
   const void* caller = nullptr;  // where it waits
+  const std::function<std::string()>* why = nullptr;  // what for, if not for threads
 };
 
 // A collective that some lanes of a warp have reached.
@@ -56,6 +57,7 @@ std::vector<Warp> warps;
 Barrier barriers[16];
 ucontext_t scheduler;
 int running = -1;  // thread
+bool turn_ends = false;  // the warp that runs has opened a barrier, and others have a turn first
 Index running_block;
 int exited_threads, completed_barriers;
 std::mt19937 shuffler;
@@ -124,6 +126,7 @@ void open_barrier(int id) {
       }
   }
   barrier.waiting.clear();
+  turn_ends = true;
 }
 
 // Hardware counts threads that have exited as present at the block's barrier.
@@ -137,6 +140,7 @@ void fiber_main() {
   observer::begin_thread(running);
   emu_kernel();
   wait_copies(0, -1);
+  end_stores();
   observer::end_thread(running);
   threads[running].state = Thread::done;
   ++exited_threads;
@@ -162,7 +166,8 @@ void start_thread(int number) {
 // Runs the warp until each of its lanes waits for another warp or has exited.
 bool run_warp(int warp) {
   bool ran = false;
-  for (bool progress = true; progress;) {
+  turn_ends = false;
+  for (bool progress = true; progress && !turn_ends;) {
     progress = false;
     const int first = warp * warp_size, last = std::min(first + warp_size, launch.thread_count);
     for (int i = first; i < last; ++i) {
@@ -185,15 +190,25 @@ std::vector<int> warp_order() {
   return order;
 }
 
+// Everyone who waits for ever at one place for one reason is one finding.
 void report_deadlock() {
+  std::map<std::pair<const void*, std::string>, std::vector<int>> reasons;
   int waiting = -1, other = -1;
   for (int i = 0; i < launch.thread_count; ++i) {
-    if (threads[i].state != Thread::waiting) continue;
+    const Thread& thread = threads[i];
+    if (thread.state != Thread::waiting) continue;
+    if (thread.why) reasons[{thread.caller, (*thread.why)()}].push_back(i);
     if (waiting < 0) waiting = i;
-    else if (other < 0 && threads[i].caller != threads[waiting].caller) other = i;
+    else if (other < 0 && thread.caller != threads[waiting].caller) other = i;
   }
-  diverged(threads[waiting].caller, other < 0 ? nullptr : threads[other].caller, waiting, other,
-           "threads wait for one another for ever");
+  if (reasons.empty())
+    diverged(threads[waiting].caller, other < 0 ? nullptr : threads[other].caller, waiting, other,
+             "threads wait for one another for ever");
+  for (const auto& [reason, stuck] : reasons) {
+    const std::string count = std::to_string(stuck.size());
+    report({"deadlock", nullptr, 0, 0, reason.first, nullptr, stuck.front(), -1,
+            keep(count + " threads wait for ever: " + reason.second)});
+  }
 }
 
 }  // namespace
@@ -207,18 +222,38 @@ int run_block(Index block) {
   for (size_t i = 0; i < warps.size(); ++i) warps[i].exited = missing_lanes(i);
   for (Barrier& barrier : barriers) barrier = {};
   observer::begin_block(launch.thread_count);
+  begin_copies();
+  begin_phases();
+  begin_bulk();
+  begin_warpgroups();
   for (int i = 0; i < launch.thread_count; ++i) start_thread(i);
   for (bool progress = true; progress;) {
     progress = false;
     for (int warp : warp_order()) progress |= run_warp(warp);
+    // As late as can be.
+    if (!progress)
+      progress = land_one_arrival() || land_one_copy(exited_threads == launch.thread_count);
   }
   if (exited_threads < launch.thread_count) {
     report_deadlock();
     finish(0);
   }
+  end_warpgroups();
   observer::end_block();
   return completed_barriers;
 }
+
+void sleep_until(const std::function<bool()>& done, const std::function<std::string()>& why,
+                 const void* caller) {
+  while (!done()) {
+    threads[running].why = &why;
+    wait_at(caller);
+    yield();
+  }
+  threads[running].why = nullptr;
+}
+
+void wake(int thread) { threads[thread].state = Thread::ready; }
 
 bool skipped(int site) {
   if (site < 0 || site != launch.skipped_site) return false;

@@ -2,13 +2,16 @@
 // tensors back and prints the findings.
 //
 // Arguments: gx gy gz tx ty tz shared_bytes order late skipped_site, then for each parameter of the
-// kernel `name=path` (a tensor's bytes, overwritten with the result) or `name:integer`.
+// kernel `name=path` (a tensor's bytes, overwritten with the result), `name:integer`, or `name@map`
+// (the tensor that a map describes, element_bytes, floats, nan_outside, swizzle, rank, then rank each
+// of sizes, strides and box, commas between). More `name=path` are tensors that only maps name.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <unistd.h>
 
 #include "state.h"
@@ -30,15 +33,38 @@ struct Tensor {
 };
 std::vector<Tensor> tensors;
 std::vector<long> integers;
+std::vector<TensorMap> maps;
+
+TensorMap read_map(const std::string& text) {
+  std::istringstream stream(text);
+  std::string name, number;
+  std::getline(stream, name, ',');
+  std::vector<long> numbers;
+  while (std::getline(stream, number, ',')) numbers.push_back(atol(number.c_str()));
+  TensorMap map = {};
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i].name == name) map.base = regions[i + 1].begin;
+  if (!map.base) fail("a tensor map of a tensor that was not given");
+  map.element_bytes = numbers[0], map.floats = numbers[1], map.nan_outside = numbers[2];
+  map.swizzle = numbers[3], map.rank = numbers[4];
+  for (int i = 0; i < map.rank; ++i) {
+    map.shape[i] = numbers[5 + i];
+    map.strides[i] = numbers[5 + map.rank + i];
+    map.box[i] = numbers[5 + 2 * map.rank + i];
+  }
+  return map;
+}
 
 void read_arguments(int count, char** arguments) {
   integers.reserve(count);
+  maps.reserve(count);
   std::vector<std::string> names;
   std::vector<size_t> sizes;
   std::vector<int> positions;
   for (int i = 0; i < count; ++i) {
     const std::string text = arguments[i];
-    const size_t split = text.find_first_of("=:");
+    const size_t split = text.find_first_of("=:@");
+    if (text[split] == '@') continue;  // until the tensors have their places
     if (text[split] == ':') {
       integers.push_back(atol(text.c_str() + split + 1));
       emu_arguments[i] = &integers.back();
@@ -54,7 +80,14 @@ void read_arguments(int count, char** arguments) {
   lay_out(names, sizes);
   for (size_t i = 0; i < tensors.size(); ++i) {
     memcpy(regions[i + 1].begin, tensors[i].bytes.data(), tensors[i].bytes.size());
-    emu_arguments[positions[i]] = regions[i + 1].begin;
+    if (positions[i] < emu_arguments_count) emu_arguments[positions[i]] = regions[i + 1].begin;
+  }
+  for (int i = 0; i < emu_arguments_count; ++i) {
+    const std::string text = arguments[i];
+    const size_t split = text.find_first_of("=:@");
+    if (text[split] != '@') continue;
+    maps.push_back(read_map(text.substr(split + 1)));
+    emu_arguments[i] = &maps.back();
   }
 }
 
@@ -90,7 +123,7 @@ void catch_crashes() {
 int run(int count, char** arguments) {
   constexpr int fixed = 10;
   int numbers[fixed];
-  if (count != fixed + emu_arguments_count) return 2;
+  if (count < fixed + emu_arguments_count) return 2;
   for (int i = 0; i < fixed; ++i) numbers[i] = atoi(arguments[i]);
   const auto [gx, gy, gz, tx, ty, tz, shared_bytes, order, late, skipped] = numbers;
   launch = {{gx, gy, gz}, {tx, ty, tz},  tx * ty * tz, size_t(shared_bytes),

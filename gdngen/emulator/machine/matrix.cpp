@@ -1,4 +1,4 @@
-// ldmatrix and mma.sync: how a warp's registers hold matrices.
+// ldmatrix, stmatrix and mma.sync: how a warp's registers hold matrices.
 //
 // With g = lane / 4 and t = lane % 4, 16-bit operands of m16n8k16 lie as follows (two a register):
 //   a: row g, columns 2t and 2t+1; row g+8, the same; then both again, 8 columns further
@@ -37,6 +37,27 @@ void distribute(void* const arguments[warp_size]) {
         if (load->transposed) std::swap(row, column);
         const auto* source = static_cast<const Load*>(arguments[tile * 8 + row]);
         if (source) load->registers[tile][half] = source->row.elements[column];
+      }
+  }
+}
+
+struct Store {
+  void* row;
+  const uint16_t (*registers)[2];
+  int tiles;
+  bool transposed;
+};
+
+void collect(void* const arguments[warp_size]) {
+  for (int lane = 0; lane < warp_size; ++lane) {
+    const auto* store = static_cast<const Store*>(arguments[lane]);
+    if (!store) continue;
+    for (int tile = 0; tile < store->tiles; ++tile)
+      for (int half = 0; half < 2; ++half) {
+        int row = lane / 4, column = lane % 4 * 2 + half;
+        if (store->transposed) std::swap(row, column);
+        if (const auto* target = static_cast<const Store*>(arguments[tile * 8 + row]))
+          static_cast<uint16_t*>(target->row)[column] = store->registers[tile][half];
       }
   }
 }
@@ -108,6 +129,17 @@ void load_matrix(const void* row, void* registers, int tiles, bool transposed) {
     load.row = *static_cast<const Row*>(row);
   }
   collective(distribute, all_lanes, true, &load, caller);
+}
+
+void store_matrix(const void* row, const int* registers, int tiles, bool transposed) {
+  void* caller = __builtin_return_address(0);
+  Store store{const_cast<void*>(row), reinterpret_cast<const uint16_t(*)[2]>(registers), tiles,
+              transposed};
+  if (lane() < tiles * 8) {
+    if (reinterpret_cast<uintptr_t>(row) % sizeof(Row)) misaligned(row, sizeof(Row), caller);
+    note_write(row, sizeof(Row), caller);
+  }
+  collective(collect, all_lanes, true, &store, caller);
 }
 
 void multiply(Product product, void* c, const void* a, const void* b) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "state.h"
@@ -94,6 +95,17 @@ void move_unseen(void* to, const void* from, size_t bytes) {
 void misaligned(const void* at, size_t bytes, void* caller) {
   report_access("misaligned", at, bytes, caller ? caller : __builtin_return_address(0), "");
   finish(0);
+}
+
+const char* keep(const std::string& note) {
+  static std::set<std::string> notes;
+  return notes.insert(note).first->c_str();
+}
+
+void fail(const char* reason) {
+  fprintf(stderr, "%s\n", reason);
+  fflush(stderr);
+  _exit(3);
 }
 
 // One line a finding: kind, region, low, high, callers, threads, count, note, tab between them.

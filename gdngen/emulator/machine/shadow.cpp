@@ -5,20 +5,24 @@
 // threads share it keeps the last write and the reads since that no later read has seen. Two
 // accesses by different threads, one a write, race unless a barrier orders them: no luck with
 // timing is needed.
+//
+// Operations of the asynchronous proxy are accesses of actors, which have a place in every clock
+// beside the threads. They rely on what their issuers had seen; nobody has seen them before their
+// epoch was waited for. What threads wrote they may use only if a proxy fence lies between.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
-#include "observer.h"
+#include "clocks.h"
 #include "state.h"
 
 namespace emu {
 namespace {
 
 struct Access {
-  uint32_t clock;  // the thread's own clock at the access; 0: no access
+  uint32_t clock;  // the thread's own clock at the access, or an actor's epoch; 0: no access
   uint32_t caller; // a program that is linked at a fixed address has its code below 4 GiB
-  uint16_t thread;
+  uint16_t thread; // or, past the threads, an actor
   const void* code() const { return reinterpret_cast<const void*>(uintptr_t(caller)); }
 };
 
@@ -35,8 +39,16 @@ struct Byte {
 
 enum class Mode { read, write, atomic };
 
-std::vector<Byte*> shadows;                 // by region
-std::vector<std::vector<uint32_t>> clocks;  // clocks[a][b]: the latest of b that a has seen
+// Who accesses memory: a thread, or an actor on behalf of the threads that issued its operation.
+struct Party {
+  int id;
+  uint32_t clock;
+  const Order& order;
+  int thread;
+  bool asynchronous;
+};
+
+std::vector<Byte*> shadows;  // by region
 uint32_t block_number = 0;
 const void* last_caller = nullptr;
 
@@ -47,16 +59,15 @@ struct Pending {
   unsigned char before[16];
 } pending;
 
-void settle() {
-  if (!pending.active) return;
-  pending.active = false;
-  const unsigned char* now = pending.found.region->begin + pending.found.low;
-  const size_t bytes = pending.found.high - pending.found.low;
-  if (bytes > sizeof(pending.before) || memcmp(now, pending.before, bytes)) report(pending.found);
+bool is_thread(int id) { return id < launch.thread_count; }
+int thread_of(const Access& access) { return is_thread(access.thread) ? access.thread : -1; }
+
+bool seen(const Access& access, const Order& by) {
+  return access.clock <= by.seen[access.thread];
 }
 
-bool seen(const Access& access, int by) {
-  return access.clock <= clocks[by][access.thread];
+bool unfenced(const Access& write, const Order& by) {
+  return is_thread(write.thread) && write.clock > by.fenced[write.thread];
 }
 
 void forget(Access& access) { access.clock = 0; }
@@ -76,21 +87,26 @@ void enter_block(Byte& byte) {
   byte.block = block_number;
 }
 
-const Access* unordered_read(const Byte& byte, int thread) {
-  if (byte.read.clock && !seen(byte.read, thread)) return &byte.read;
+const Access* unordered_read(const Byte& byte, const Order& order) {
+  if (byte.read.clock && !seen(byte.read, order)) return &byte.read;
   if (byte.more_reads)
     for (const Access& read : *byte.more_reads)
-      if (!seen(read, thread)) return &read;
+      if (!seen(read, order)) return &read;
   return nullptr;
 }
 
-void remember_read(Byte& byte, const Access& access) {
-  if (!byte.read.clock || seen(byte.read, access.thread)) {
+// An actor's later read stands for its earlier ones: whoever has seen it has seen those.
+bool covers(const Access& later, const Order& order, const Access& earlier) {
+  return seen(earlier, order) || (earlier.thread == later.thread && earlier.clock <= later.clock);
+}
+
+void remember_read(Byte& byte, const Access& access, const Order& order) {
+  if (!byte.read.clock || covers(access, order, byte.read)) {
     byte.read = access;
   } else {
     if (!byte.more_reads) byte.more_reads = new std::vector<Access>;
     for (Access& read : *byte.more_reads)
-      if (seen(read, access.thread)) {
+      if (covers(access, order, read)) {
         read = access;
         return;
       }
@@ -98,7 +114,7 @@ void remember_read(Byte& byte, const Access& access) {
     return;
   }
   if (byte.more_reads) std::erase_if(*byte.more_reads, [&](const Access& read) {
-    return seen(read, access.thread);
+    return covers(access, order, read);
   });
 }
 
@@ -106,16 +122,23 @@ struct Conflict {
   const char* note = nullptr;
   const Access* with = nullptr;
   bool both_write = false;
+  const char* kind = "race";
 };
 
-Conflict find_conflict(const Byte& byte, Mode mode, int thread) {
+Conflict find_conflict(const Byte& byte, Mode mode, const Party& party) {
   if (byte.in_flight) return {"an asynchronous copy was not waited for", &byte.write};
   const bool both_atomic = mode == Mode::atomic && byte.atomic;
   const bool writes = mode != Mode::read;
-  if (!both_atomic && byte.write.clock && !seen(byte.write, thread))
-    return {writes ? "write after write" : "read after write", &byte.write, writes};
+  if (!both_atomic && byte.write.clock && !seen(byte.write, party.order)) {
+    // What an asynchronous operation writes is not there yet to be compared.
+    const bool comparable = writes && !party.asynchronous && is_thread(byte.write.thread);
+    return {writes ? "write after write" : "read after write", &byte.write, comparable};
+  }
   if (writes)
-    if (const Access* read = unordered_read(byte, thread)) return {"write after read", read};
+    if (const Access* read = unordered_read(byte, party.order)) return {"write after read", read};
+  if (party.asynchronous && byte.write.clock && unfenced(byte.write, party.order))
+    return {writes ? "write after write" : "read after write", &byte.write, false,
+            "missing proxy fence"};
   if (byte.foreign_write && !both_atomic) return {"another block writes it", nullptr, writes};
   if (byte.foreign_read && writes) return {"another block reads it", nullptr};
   return {};
@@ -123,34 +146,33 @@ Conflict find_conflict(const Byte& byte, Mode mode, int thread) {
 
 void report_race(const Region& region, const unsigned char* low, const unsigned char* high,
                  const void* caller, int thread, const Conflict& conflict, Mode mode) {
-  Found found{"race", &region, low - region.begin, high - region.begin, caller,
+  Found found{conflict.kind, &region, low - region.begin, high - region.begin, caller,
               conflict.with ? conflict.with->code() : nullptr, thread,
-              conflict.with ? int(conflict.with->thread) : -1, conflict.note};
+              conflict.with ? thread_of(*conflict.with) : -1, conflict.note};
   if (!conflict.both_write || mode == Mode::atomic) return report(found);
   pending = {true, found, {}};
   memcpy(pending.before, low, std::min<size_t>(high - low, sizeof(pending.before)));
 }
 
-void access(const void* at, size_t bytes, Mode mode, const void* caller) {
+void access(const void* at, size_t bytes, Mode mode, const void* caller, const Party& party) {
   settle();
   bool inside;
   const Region* region = find_region(at, inside);
-  if (!region) return;
+  if (!region) return registers_touched(at, bytes, mode != Mode::read, caller);
   last_caller = caller;
-  const int thread = current_thread();
   auto* begin = static_cast<const unsigned char*>(at);
   if (!inside || begin + bytes > region->begin + region->bytes)
     return report_access("out of bounds", at, bytes, caller, mode == Mode::read ? "read" : "write");
 
   Byte* shadow = shadows[region - regions.data()] + (begin - region->begin);
-  const Access now{clocks[thread][thread], uint32_t(uintptr_t(caller)), uint16_t(thread)};
+  const Access now{party.clock, uint32_t(uintptr_t(caller)), uint16_t(party.id)};
   const unsigned char *racy_low = nullptr, *racy_high = nullptr, *unwritten = nullptr;
   Conflict first;
   Access other;
   for (size_t i = 0; i < bytes; ++i) {
     Byte& byte = shadow[i];
     enter_block(byte);
-    if (const Conflict conflict = find_conflict(byte, mode, thread); conflict.note) {
+    if (const Conflict conflict = find_conflict(byte, mode, party); conflict.note) {
       if (!racy_low) {
         racy_low = begin + i;
         first = conflict;
@@ -161,7 +183,7 @@ void access(const void* at, size_t bytes, Mode mode, const void* caller) {
     if (mode != Mode::write) {
       if (region->shared && !byte.written) unwritten = unwritten ? unwritten : begin + i;
     }
-    if (mode == Mode::read) remember_read(byte, now);
+    if (mode == Mode::read) remember_read(byte, now, party.order);
     if (mode != Mode::read) {
       byte.write = now;
       byte.written = true;
@@ -170,26 +192,43 @@ void access(const void* at, size_t bytes, Mode mode, const void* caller) {
       forget_reads(byte);
     }
   }
-  if (racy_low) report_race(*region, racy_low, racy_high, caller, thread, first, mode);
+  if (racy_low) report_race(*region, racy_low, racy_high, caller, party.thread, first, mode);
   if (unwritten)
     report_access("uninitialised shared read", unwritten, begin + bytes - unwritten, caller, "");
 }
 
-template <class Change> void for_bytes(void* to, size_t bytes, Change change) {
+void access(const void* at, size_t bytes, Mode mode, const void* caller) {
+  const int thread = current_thread();
+  if (thread < 0) return;
+  const Order& order = orders[thread];
+  access(at, bytes, mode, caller, Party{thread, order.seen[thread], order, thread, false});
+}
+
+template <class Change> void for_bytes(const void* to, size_t bytes, Change change) {
   bool inside;
   const Region* region = find_region(to, inside);
   if (!region || !inside) return;
-  const size_t offset = static_cast<unsigned char*>(to) - region->begin;
+  const size_t offset = static_cast<const unsigned char*>(to) - region->begin;
   for (size_t i = offset; i < std::min(offset + bytes, region->bytes); ++i)
     change(shadows[region - regions.data()][i]);
 }
 
 }  // namespace
 
+void settle() {
+  if (!pending.active) return;
+  pending.active = false;
+  const unsigned char* now = pending.found.region->begin + pending.found.low;
+  const size_t bytes = pending.found.high - pending.found.low;
+  if (bytes > sizeof(pending.before) || memcmp(now, pending.before, bytes)) report(pending.found);
+}
+
 void note_read(const void* from, size_t bytes, void* caller) {
   access(from, bytes, Mode::read, caller);
 }
-void note_write(void* to, size_t bytes, void* caller) { access(to, bytes, Mode::write, caller); }
+void note_write(const void* to, size_t bytes, void* caller) {
+  access(to, bytes, Mode::write, caller);
+}
 void note_atomic(void* at, size_t bytes) {
   access(at, bytes, Mode::atomic, __builtin_return_address(0));
 }
@@ -210,8 +249,7 @@ void begin_block(int threads) {
       memset(static_cast<void*>(shadows[i]), 0, bytes * sizeof(Byte));
     }
   }
-  clocks.assign(threads, std::vector<uint32_t>(threads, 0));
-  for (int i = 0; i < threads; ++i) clocks[i][i] = 1;
+  begin_clocks(threads);
 }
 
 void end_block() { settle(); }
@@ -219,36 +257,33 @@ void begin_thread(int) {}
 void end_thread(int) { settle(); }
 void turn_to(int) { settle(); }
 
-void arrive(Fence& fence, int thread) {
-  settle();
-  std::vector<uint32_t>& clock = clocks[thread];
-  fence.clock.resize(clock.size(), 0);
-  for (size_t i = 0; i < clock.size(); ++i) fence.clock[i] = std::max(fence.clock[i], clock[i]);
-  ++clock[thread];
+void async_access(int actor, uint32_t epoch, const Order& issuer, int thread, const void* at,
+                  size_t bytes, bool writes, const void* caller) {
+  access(at, bytes, writes ? Mode::write : Mode::read, caller,
+         Party{actor, epoch, issuer, thread, true});
 }
 
-void open(Fence& fence, const std::vector<int>& waiting) {
-  for (int thread : waiting) {
-    std::vector<uint32_t>& clock = clocks[thread];
-    for (size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], fence.clock[i]);
-  }
-  fence.clock.clear();
-  ++fence.generation;
+void async_lands(int actor, uint32_t epoch, const void* at, size_t bytes) {
+  for_bytes(at, bytes, [&](Byte& byte) {
+    if (byte.write.thread == actor && byte.write.clock == unknown_epoch) byte.write.clock = epoch;
+  });
 }
-
-void leave(Fence&, unsigned) {}
 
 void copy_starts(int, void* to, size_t bytes, const void* caller) {
   access(to, bytes, Mode::write, caller);
   for_bytes(to, bytes, [](Byte& byte) { byte.in_flight = true; });
 }
 
-void copy_lands(int thread, void* to, size_t bytes, const void*) {
+void copy_arrives(int thread, uint32_t stamp, void* to, size_t bytes) {
   for_bytes(to, bytes, [&](Byte& byte) {
     if (!byte.in_flight || byte.write.thread != thread) return;
     byte.in_flight = false;
-    byte.write.clock = clocks[thread][thread];
+    byte.write.clock = stamp;
   });
+}
+
+void copy_lands(int thread, void* to, size_t bytes, const void*) {
+  copy_arrives(thread, orders[thread].seen[thread], to, bytes);
 }
 
 }  // namespace observer

@@ -2,10 +2,12 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "machine.h"
+#include "observer.h"
 
 namespace emu {
 
@@ -25,6 +27,31 @@ extern long skipped_waits;
 
 // The thread whose fiber runs, within its block.
 int current_thread();
+
+// Waits until somebody wakes the thread that runs, and `done` holds: `why` is told of a deadlock.
+void sleep_until(const std::function<bool()>& done, const std::function<std::string()>& why,
+                 const void* caller);
+void wake(int thread);
+
+// --- what parts of the machine do at a block's ends, and for the scheduler -----------------------
+
+void begin_copies();
+void begin_phases();
+void begin_bulk();
+void begin_warpgroups();
+// Warps of one warpgroup must have taken part in the same products.
+void end_warpgroups();
+void end_stores();  // of the thread that runs
+// Lets one load that is under way land, too late if the block has ended; false if there is none.
+bool land_one_copy(bool ended);
+// The same for copies that arrive at a barrier.
+bool land_one_arrival();
+// Somebody who has seen `order` arrives.
+void phase_arrives(void* barrier, const Order& order);
+// A barrier takes note that bytes have landed; epochs of its actor count its phases.
+int phase_actor(void* barrier, const void* caller);
+uint32_t phase_epoch(void* barrier);
+void phase_lands(void* barrier, unsigned bytes);
 
 // --- memory that a kernel may touch --------------------------------------------------------------
 
@@ -59,7 +86,11 @@ struct Found {
 void report(const Found& found);
 void report_access(const char* kind, const void* at, size_t bytes, const void* caller,
                    const char* note);
+// A note that lives as long as the findings.
+const char* keep(const std::string& note);
 // Writes the findings out and ends the process.
 [[noreturn]] void finish(int status);
+// Ends the process because the emulator cannot go on.
+[[noreturn]] void fail(const char* reason);
 
 }  // namespace emu
