@@ -6,16 +6,12 @@ import sys
 def main() -> int:
     """The command line. An interruption while it is still being imported ends as one later does."""
     try:
-        from gdngen import cli
-
-        code = cli.main()
+        from gdngen import cli, pools
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-        code = 130
-    if code == 130:
-        from gdngen import pools
-
-        pools.leave()
+        return 130
+    code = cli.main()
+    pools.leave(code)
     return code
 
 

@@ -11,7 +11,10 @@ from gdngen.resources import GENERATED
 
 @cache
 def manifest(root: Path = GENERATED) -> dict[str, dict]:
-    return json.loads((root / "manifest.json").read_text())
+    try:
+        return json.loads((root / "manifest.json").read_text())
+    except FileNotFoundError:
+        raise LookupError(f"no kernels in {root}: it has no manifest.json") from None
 
 
 def entries(
@@ -67,7 +70,7 @@ def below(path: Path, root: Path = GENERATED) -> str:
 
 def load(path: Path, kernel: str):
     """Imports one generated module (once) and returns its factory."""
-    name = "_".join(("gdngen_generated", *path.parts[-3:])).removesuffix(".py")
+    name = "_".join(("gdngen_generated", *path.resolve().parts[1:])).removesuffix(".py")
     if name not in sys.modules:
         found = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(found)

@@ -1,10 +1,11 @@
 """`gdngen`: the only place that prints or exits.
 
-Exit codes: 0 fine, 1 a check failed, 2 a mistake in a spec or on the command line.
+Exit codes: 0 fine, 1 a check failed, 2 a mistake in a spec or on the command line, 130 stopped by Ctrl-C.
 """
 
 import argparse
 import dataclasses
+import importlib.util
 import json
 import os
 import sys
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gdngen",
         description="Specs of Gated DeltaNet kernels -> planned, checked TileLang source.",
+        epilog="To start with: gdngen new mine, then gdngen plan mine.yaml and gdngen verify mine.yaml",
     )
     parser.add_argument("--version", action="version", version=f"gdngen {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -246,13 +248,26 @@ def _settings(options) -> dict[str, str]:
 def _specs(options) -> list[Path]:
     found = options.specs or sorted(Path("specs").rglob("*.yaml"))
     if not found:
-        raise GdngenError("error: no spec given, and there is no specs/*.yaml here")
+        raise GdngenError(
+            "error: no spec given, and there is no specs/*.yaml here\n"
+            "  help: name one; `gdngen new NAME` writes one to start from"
+        )
     for path in found:
         if path.is_dir():
             raise GdngenError(
                 f"error: {path} is a folder\n  help: name a spec, say {path}/prepare.yaml"
             )
     return found
+
+
+def _require(what: str) -> None:
+    """Compiling and running need packages that rendering does without."""
+    lacking = [name for name in ("torch", "tilelang") if not importlib.util.find_spec(name)]
+    if lacking:
+        raise GdngenError(
+            f"error: {what} needs {' and '.join(lacking)}: pip install 'gdngen[run]'\n"
+            "  help: gdngen verify --judge-only judges plans without"
+        )
 
 
 def _templates(options) -> Path | None:
@@ -537,6 +552,8 @@ def _compare(options, loaded: list[Loaded], wish: planning.Wish) -> int:
     from gdngen.show import compare
 
     variants = _free(loaded)
+    if not options.no_lower:
+        _require("--compare-compiler, without --no-lower,")
     with tempfile.TemporaryDirectory() as folder:
         rows = compare.rows(variants, wish, _targets(options), not options.no_lower, Path(folder))
     if options.json:
@@ -605,6 +622,8 @@ def _print_plan(options, rows: list[dict]) -> None:
 def _verify(options) -> int:
     from gdngen.verify import sweep
 
+    if not options.judge_only:
+        _require("verify")
     if options.emulate:
         return _emulate(options)
     loaded, wrong = _load(options), 0
@@ -678,6 +697,7 @@ def _mutate(options) -> int:
 
     if options.plans:
         return _mutate_plans(options)
+    _require("mutate")
     emulate.ready()
     loaded, done = waits.chosen(_load(options)), []
     with tempfile.TemporaryDirectory() as folder:
@@ -787,7 +807,7 @@ def _new(options) -> int:
         write.replace(path, text)
         print(f"wrote {path}")
     spec = next(iter(made))
-    print(f"next: gdngen plan {spec}, gdngen verify {spec}, gdngen render {spec} -o DIR")
+    print(f"next: gdngen plan {spec}, gdngen verify {spec}, gdngen render {spec} -o kernels")
     return 0
 
 

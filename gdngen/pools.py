@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-STOPPED = 130  # the exit code of what Ctrl-C ends
 CTRL_C = {signal.SIGINT}
 LEFT = "ignore:resource_tracker"  # it tidies up after `leave`, and need not say so
 
 
 @contextmanager
 def processes(workers: int, how: str = "spawn") -> Iterator[ProcessPoolExecutor]:
-    """An executor. An exception that leaves it does not wait for what others are at."""
+    """An executor. Whoever is stopped, or wants no more results, does not wait for what others are at."""
     given = os.environ.get("PYTHONWARNINGS", "")
     if LEFT not in given:
         os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, LEFT)))
@@ -32,8 +31,12 @@ def processes(workers: int, how: str = "spawn") -> Iterator[ProcessPoolExecutor]
             for _ in range(workers):
                 pool.submit(int)  # starts one
         yield pool
-    except BaseException:
+    except (KeyboardInterrupt, GeneratorExit):
         pool.shutdown(wait=False, cancel_futures=True)
+        _ABANDONED.append(pool)
+        raise
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
         raise
     pool.shutdown()
 
@@ -62,8 +65,13 @@ def _deaf() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, CTRL_C)
 
 
-def leave() -> None:
-    """Ends every process that this one started, and this one: Python would wait for them first."""
+_ABANDONED: list[ProcessPoolExecutor] = []
+
+
+def leave(code: int) -> None:
+    """Ends this process where others are still at what nobody wants, and those: Python would wait."""
+    if not _ABANDONED:
+        return
     for process in multiprocessing.active_children():
         process.kill()
     for stream in (sys.stdout, sys.stderr):
@@ -71,4 +79,4 @@ def leave() -> None:
             stream.flush()
         except OSError:  # nobody reads it any more
             pass
-    os._exit(STOPPED)
+    os._exit(code)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gdngen import new, resources
+from gdngen import cli, new, resources
 from gdngen.errors import GdngenError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,3 +135,45 @@ def test_schema_prints_or_writes_the_same(tmp_path):
     assert gdngen("schema", cwd=tmp_path).stdout == text
     assert gdngen("schema", "-o", "s.json", cwd=tmp_path).returncode == 0
     assert (tmp_path / "s.json").read_text() == text
+
+
+# -- by somebody who has never seen it ---------------------------------------------------------------
+
+
+def test_the_rendered_kernel_is_called_from_python(mine):
+    pytest.importorskip("tilelang")
+    import gdngen as package
+
+    for folder in ("one", "two"):  # the same name in two folders is two kernels
+        assert gdngen("render", "mine.yaml", "-o", folder, cwd=mine.parent).returncode == 0
+        made = package.kernel("mine", folder=mine.parent / folder, io="float16")
+        file = mine.parent / folder / "mine/mine_t64_d64_float16.py"
+        assert made.func.__code__.co_filename == str(file)
+    with pytest.raises(LookupError, match="no manifest.json"):
+        package.kernel("mine", folder=mine.parent)
+
+
+def test_without_a_spec_it_says_how_to_get_one(tmp_path):
+    got = gdngen("plan", cwd=tmp_path)
+    assert got.returncode == 2 and "gdngen new NAME" in got.stderr
+    (tmp_path / "empty.yaml").write_text("- 1\n")
+    got = gdngen("plan", "empty.yaml", cwd=tmp_path)
+    assert got.returncode == 2 and "gdngen new NAME" in got.stderr and "gdngen docs" in got.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["verify", "mine.yaml"],
+        ["verify", "mine.yaml", "--emulate"],
+        ["mutate", "mine.yaml"],
+        ["plan", "mine.yaml", "--compare-compiler"],
+    ],
+)
+def test_what_is_not_installed_is_named(args, mine, monkeypatch, capsys):
+    monkeypatch.chdir(mine.parent)
+    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    assert cli.main(args) == 2
+    assert "needs torch and tilelang: pip install 'gdngen[run]'" in capsys.readouterr().err
+    assert cli.main(["verify", "mine.yaml", "--judge-only"]) == 0
+    assert cli.main(["plan", "mine.yaml", "--compare-compiler", "--no-lower"]) == 0

@@ -55,7 +55,7 @@ class _Reader(StatementReader):
         root = self.keys(root, "spec")
         for key in ("kernel", "tensors", "grid", "stages"):
             if root.get(key) is None:
-                self.error(root.where, f"the spec has no '{key}'", "see docs/spec.md")
+                self.error(root.where, f"the spec has no '{key}'", "`gdngen docs` has every key")
         kernel = self.scalar(root.get("kernel"), "kernel")
         named = self.name(kernel, "kernel") if kernel else None
         choices, filters = self.variants(root)

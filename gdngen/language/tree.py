@@ -102,7 +102,7 @@ def parse(text: str, file: str, report: Report) -> Mapping | None:
         report.error(
             root.where if root else start,
             "a spec is a mapping, with keys such as kernel, dims, tensors, stages",
-            "see docs/spec.md, or start from specs/prepare.yaml",
+            "`gdngen new NAME` writes one to start from, `gdngen docs` has every key",
         )
         return None
     return root
