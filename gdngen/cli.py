@@ -15,6 +15,7 @@ from gdngen import driver
 from gdngen.devices import Device, device, devices
 from gdngen.driver import Checked, Loaded, Module
 from gdngen.errors import GdngenError, show
+from gdngen.inspect import command as inspecting
 from gdngen.plan import plan as planning
 from gdngen.plan.lean import OBJECTIVES
 from gdngen.render import write
@@ -162,6 +163,8 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--json", type=Path, metavar="FILE", help="write the same as data")
     made.add_argument("--svg", type=Path, metavar="FILE", help="write a bar chart")
     made.add_argument("--jobs", type=int, metavar="N", help="compile so many kernels at once")
+
+    inspecting.add(commands, _setting).set_defaults(run=_inspect)
     return parser
 
 
@@ -626,6 +629,15 @@ def _cases(options, functions: list[Path], wanted: list[dict[str, int]]) -> list
         for kind in whole.FUNCTIONS
         if kind == "forward" or "T" not in sizes
     ]
+
+
+# -- inspect ---------------------------------------------------------------------------------------
+
+
+def _inspect(options) -> int:
+    outcome = inspecting.run(options, _settings(options))
+    print(outcome.text)
+    return outcome.code
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ class Asked:
     """Bytes of a block: as the tiles are, side by side, and after the compiler's default merging.
 
     plain, merged  without what is static
+    kept           tiles of which a pipelined loop keeps several copies, by id
     estimated      why `merged` is no more than an estimate, none where it is exact
     unsure         the same for `plain`
     """
@@ -51,6 +52,7 @@ class Asked:
     estimated: tuple[str, ...]
     unsure: tuple[str, ...]
     refused: tuple[str, ...]
+    kept: Mapping[str, int]
 
     @property
     def bytes(self) -> int:
@@ -120,6 +122,7 @@ class _Facts:
         return Asked(
             plain, merged, static, kernel.reuse, estimated, unsure,
             tuple(compiler.refusals(program, target)),
+            {id: kept[name] for id, name in self.lowered.items() if name in kept},
         )  # fmt: skip
 
     # -- where the predictor ends

@@ -110,6 +110,8 @@ class Body:
 
     def where(self, node: ast.AST) -> Location:
         line = self.lines[node.lineno - 1] if node.lineno <= len(self.lines) else ""
+        if isinstance(node, ast.FunctionDef) and f"def {node.name}" in line:
+            return Location(self.file, node.lineno, line.index(node.name, line.index("def ")) + 1, len(node.name))
         column = len(line.encode()[: node.col_offset].decode(errors="replace"))
         width = 1
         if getattr(node, "end_lineno", None) == node.lineno:

@@ -185,7 +185,7 @@ class _Outside:
         statements = self.body.block(launch.body, env)
         body = self.body
         return Kernel(
-            found.name, body.where(found.path[-1]), self.shown, body.threads, body.grid, body.ranges,
+            found.name, found.path[0].name, body.where(found.path[-1]), self.shown, body.threads, body.grid, body.ranges,
             body.tiles, statements, body.barriers, self.reuse, tuple(body.notes.values()),
             tuple(body.layouts),
         )  # fmt: skip

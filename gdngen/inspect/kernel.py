@@ -190,9 +190,11 @@ class Note:
 
 @dataclass(frozen=True)
 class Kernel:
-    """`reuse`: whether the compiler may merge shared tiles (off, default, aggressive)."""
+    """`factory` is the outermost function around it; `reuse` whether the compiler may merge shared
+    tiles (off, default, aggressive)."""
 
     name: str
+    factory: str
     where: Location
     settings: Mapping[str, object]
     threads: int | None
