@@ -33,6 +33,10 @@ from gdngen.plan import compiler, packing, pipeline
 from gdngen.plan.instructions import DTYPE_BYTES, is_modelled
 
 VERSION = "0.1.15"
+TOO_FAR_AHEAD = (
+    "pipelined loop of a length known at launch only: its asynchronous copies run further ahead than "
+    "TileLang can count, unless the pass config tirx.use_async_copy is False"
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,8 @@ class _Facts:
     def asked(self) -> Asked:
         kernel, target = self.kernel, self.target
         by_hand = any(
-            isinstance(leaf.detail, Move) and leaf.detail.asynchronous for leaf in leaves(kernel.body)
+            isinstance(leaf.detail, Move) and leaf.detail.asynchronous
+            for leaf in leaves(kernel.body)
         )
         apart = kernel.side_by_side or by_hand
         loop = None if apart else self.pipelined
@@ -116,12 +121,17 @@ class _Facts:
         plain = merged = packing.plain_layout(sizes, align)[0] if sizes else 0
         if sizes and not apart:
             events, loops = self.events(producer)
-            merged, _ = packing.merged_layout([e & sizes.keys() for e in events], sizes, align, loops)
+            merged, _ = packing.merged_layout(
+                [e & sizes.keys() for e in events], sizes, align, loops
+            )
         unsure = self.unsure(program)
         estimated = (*unsure, *self.estimated(apart))
+        refused = compiler.refusals(program, target)
+        ahead = loop is not None and self.symbolic and not kernel.waits
+        if ahead and pipeline.needs_static_trips(loop, self.tiles, target):
+            refused.append(TOO_FAR_AHEAD)
         return Asked(
-            plain, merged, static, kernel.reuse, estimated, unsure,
-            tuple(compiler.refusals(program, target)),
+            plain, merged, static, kernel.reuse, estimated, unsure, tuple(refused),
             {id: kept[name] for id, name in self.lowered.items() if name in kept},
         )  # fmt: skip
 
@@ -133,7 +143,9 @@ class _Facts:
             found.append(f"{self.target}: bytes are modelled from sm_80 on, and for AMD")
         if kernel.threads is None:
             found.append("how many threads a block has is not known: 128 are assumed")
-        loops = [s for s in statements(kernel.body) if isinstance(s, Loop) and s.kind == "pipelined"]
+        loops = [
+            s for s in statements(kernel.body) if isinstance(s, Loop) and s.kind == "pipelined"
+        ]
         if len(loops) > 1 or (loops and loops[0] not in kernel.body):
             found.append("only one pipelined loop, at the top of the block, is modelled")
         if any(n for n in kernel.notes if not n.harmless):
@@ -151,11 +163,17 @@ class _Facts:
     def estimated(self, apart: bool) -> tuple[str, ...]:
         found = []
         if apart:
-            found.append("how the compiler merges tiles of warps or copies at times of their own is not modelled")
+            found.append(
+                "how the compiler merges tiles of warps or copies at times of their own is not modelled"
+            )
         if any(t.viewed for t in self.of.values()):
-            found.append("how the compiler merges a tile that is seen in two shapes is not modelled")
+            found.append(
+                "how the compiler merges a tile that is seen in two shapes is not modelled"
+            )
         if self.kernel.reuse == "aggressive":
-            found.append("aggressive merging is not modelled; this is the default's, which is no less")
+            found.append(
+                "aggressive merging is not modelled; this is the default's, which is no less"
+            )
         return tuple(found)
 
     def crosses(self) -> bool:
@@ -163,12 +181,14 @@ class _Facts:
         if self.kernel.threads is not None and self.kernel.threads <= 32:
             return False
         return any(
-            isinstance(leaf.detail, Reduce) and self.spread(leaf.detail) for leaf in leaves(self.kernel.body)
+            isinstance(leaf.detail, Reduce) and self.spread(leaf.detail)
+            for leaf in leaves(self.kernel.body)
         )
 
     def spread(self, reduce: Reduce) -> bool:
         """Whether the elements of one sum may lie in several warps. The accumulator of a gemm is
-        split over warps; rows that copies fill are read by neighbouring threads, a row within a warp."""
+        split over warps; rows that copies fill are read by neighbouring threads, a row within a warp.
+        """
         tile = self.kernel.tiles[reduce.src.tile]
         if tile.scope != "fragment":
             return True
@@ -306,6 +326,12 @@ class _Facts:
             return False
         return gemm.k * DTYPE_BYTES[gemm.dtype] > 32
 
+    @property
+    def symbolic(self) -> bool:
+        """Whether the pipelined loop runs a number of rounds that is known only at launch."""
+        loops = (s for s in self.kernel.body if isinstance(s, Loop) and s.kind == "pipelined")
+        return next((s.trips is None for s in loops), False)
+
     @cached_property
     def pipelined(self) -> pipeline.Loop | None:
         body = self.kernel.body
@@ -317,7 +343,9 @@ class _Facts:
 
     def step(self, s: Statement) -> pipeline.Statement:
         inside = list(leaves((s,)))
-        found = [(a, self.lowered[a.tile]) for x in inside for a in x.accesses if a.tile in self.lowered]
+        found = [
+            (a, self.lowered[a.tile]) for x in inside for a in x.accesses if a.tile in self.lowered
+        ]
         reads = frozenset(name for a, name in found if not a.write and not a.anew)
         writes = frozenset(name for a, name in found if a.write)
         moved = s.detail if isinstance(s, Leaf) and isinstance(s.detail, Move) else None

@@ -16,7 +16,6 @@ from gdngen.inspect import calls
 from gdngen.inspect.kernel import (
     Access,
     Axis,
-    Box,
     Branch,
     Leaf,
     Loop,
@@ -75,9 +74,7 @@ class Gathered:
 
 
 def _dumped(index: tuple[Part, ...]) -> list[str]:
-    return [
-        f"{ast.dump(p.start)}+{p.size}" if isinstance(p, Span) else ast.dump(p) for p in index
-    ]
+    return [f"{ast.dump(p.start)}+{p.size}" if isinstance(p, Span) else ast.dump(p) for p in index]
 
 
 class Missing(Exception):
@@ -111,11 +108,18 @@ class Body:
     def where(self, node: ast.AST) -> Location:
         line = self.lines[node.lineno - 1] if node.lineno <= len(self.lines) else ""
         if isinstance(node, ast.FunctionDef) and f"def {node.name}" in line:
-            return Location(self.file, node.lineno, line.index(node.name, line.index("def ")) + 1, len(node.name))
+            return Location(
+                self.file,
+                node.lineno,
+                line.index(node.name, line.index("def ")) + 1,
+                len(node.name),
+            )
         column = len(line.encode()[: node.col_offset].decode(errors="replace"))
         width = 1
         if getattr(node, "end_lineno", None) == node.lineno:
-            width = len(line.encode()[node.col_offset : node.end_col_offset].decode(errors="replace"))
+            width = len(
+                line.encode()[node.col_offset : node.end_col_offset].decode(errors="replace")
+            )
         return Location(self.file, node.lineno, column + 1, max(1, width))
 
     def note(self, node: ast.AST, what: str, harmless: bool = False) -> None:
@@ -254,7 +258,11 @@ class Body:
         sizes = [number(s) if isinstance(s, ast.expr) else None for s in items]
         if None in sizes or dtype is None:
             raise self.missing(name, value, env, dtype, given)
-        static = plain(self.folder.fold(keywords["scope"], env)) == "shared" if "scope" in keywords else False
+        static = (
+            plain(self.folder.fold(keywords["scope"], env)) == "shared"
+            if "scope" in keywords
+            else False
+        )
         self.tiles[id] = Tile(id, scope, tuple(sizes) or (1,), dtype, where, (name,), static)
 
     def missing(self, name: str, value: ast.Call, env: Env, dtype, given) -> Missing:
@@ -295,16 +303,23 @@ class Body:
         if kind == "Pipelined":
             axes = self.axes(node, node.iter.args[:2], env, bounds=True)
             keywords = {k.arg: k.value for k in node.iter.keywords}
-            given = keywords.get("num_stages", node.iter.args[2] if len(node.iter.args) > 2 else None)
+            given = keywords.get(
+                "num_stages", node.iter.args[2] if len(node.iter.args) > 2 else None
+            )
             stages = 0 if given is None else number(self.folder.scalar(given, env))
             if stages is None:
                 raise Missing(
-                    self.where(given), "the number of stages is not known", self.unknown_in(given, env)
+                    self.where(given),
+                    "the number of stages is not known",
+                    self.unknown_in(given, env),
                 )
             body = self.around(axes, node.body, env)
             return [Loop("pipelined", self.where(node), axes[0].extent, body, stages)]
         if kind not in LOOPS:
-            self.note(node, f"a loop over {ast.unparse(node.iter.func)} is not understood: taken as serial")
+            self.note(
+                node,
+                f"a loop over {ast.unparse(node.iter.func)} is not understood: taken as serial",
+            )
         axes = self.axes(node, node.iter.args, env, bounds=kind != "grid")
         body = self.around(axes, node.body, env)
         extents = [a.extent for a in axes]
@@ -340,8 +355,10 @@ class Body:
             extent = number(sizes[i]) if i < len(sizes) else None
             id = self.names.fresh(target.id)
             first = number(starts[i]) if i < len(starts) else None
-            self.ranges[id] = (0, float("inf")) if first is not None and first >= 0 else (
-                -float("inf"), float("inf")
+            self.ranges[id] = (
+                (0, float("inf"))
+                if first is not None and first >= 0
+                else (-float("inf"), float("inf"))
             )
             if first is not None and extent is not None:
                 self.ranges[id] = (first, first + max(extent, 1) - 1)
@@ -393,7 +410,12 @@ class Body:
                     "taken as the first",
                 )
             first[name] = a if a is not None else b
-            if not isinstance(a, Held) and not isinstance(b, Held) and a is not None and b is not None:
+            if (
+                not isinstance(a, Held)
+                and not isinstance(b, Held)
+                and a is not None
+                and b is not None
+            ):
                 first[name] = ast.Name(self.names.fresh(name))
         env.names = first
         return then, other
@@ -432,7 +454,10 @@ class Body:
                     before, got.guarded = got.guarded, True
                     self.arms(node, env, lambda arm: self.inside(arm, env, got))
                     got.guarded = before
-                case ast.For(iter=ast.Call() as iter) if called(iter.func, env) in (*LOOPS, "Parallel"):
+                case ast.For(iter=ast.Call() as iter) if called(iter.func, env) in (
+                    *LOOPS,
+                    "Parallel",
+                ):
                     kind = called(iter.func, env)
                     axes = self.axes(node, iter.args, env, bounds=kind not in ("grid", "Parallel"))
                     before = got.axes, got.serial
@@ -555,9 +580,7 @@ class Body:
             exact &= size is not None and (number(at) is not None or alone)
         return Access(held.tile, held.name, write, parts, tuple(box), exact, where)
 
-    def parts(
-        self, node: ast.Subscript, shape: Sequence, env: Env
-    ) -> tuple[Part, ...] | None:
+    def parts(self, node: ast.Subscript, shape: Sequence, env: Env) -> tuple[Part, ...] | None:
         """The index of an element or a part; None where it has not one for every axis."""
         given = _indices(node)
         if len(given) != len(shape):
@@ -638,5 +661,3 @@ def _alike(a: Value, b: Value) -> bool:
     if isinstance(a, ast.AST) and isinstance(b, ast.AST):
         return ast.dump(a) == ast.dump(b)
     return a == b
-
-

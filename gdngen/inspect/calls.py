@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from gdngen.inspect.kernel import (
     Access,
     Gemm,
-    Leaf,
     Move,
     Part,
     Reduce,
@@ -87,7 +86,9 @@ def other(body: Body, node: ast.Call, env: Env, got: Gathered) -> list[Access]:
     if found:
         names = ", ".join(dict.fromkeys(a.name for a in found))
         what = ast.unparse(node.func)[:40]
-        body.note(node, f"what {what} does to {names} is not known: taken as reading and writing it")
+        body.note(
+            node, f"what {what} does to {names} is not known: taken as reading and writing it"
+        )
     return [*found, *(replace(a, write=True, exact=False) for a in found)]
 
 
@@ -152,9 +153,11 @@ def _sized(body: Body, one, other):
             parts = tuple(Span(ast.Constant(0), number(side)) for side in tensor.shape)
             known = extents or []
             parts = tuple(
-                Span(p.start, p.size if p.size is not None else known[i - len(parts)])
-                if p.size is not None or len(parts) - i <= len(known)
-                else p
+                (
+                    Span(p.start, p.size if p.size is not None else known[i - len(parts)])
+                    if p.size is not None or len(parts) - i <= len(known)
+                    else p
+                )
                 for i, p in enumerate(parts)
             )
             return tensor, parts
@@ -253,5 +256,3 @@ def _cumsum(body: Body, node: ast.Call, env: Env) -> list[Statement]:
         elif operand is None:
             body.note(node, "an operand of this running sum is not understood: taken as nothing")
     return [body.leaf("cumsum", node, got)]
-
-

@@ -28,9 +28,14 @@ class Outcome:
 
 def add(commands, setting: Callable) -> argparse.ArgumentParser:
     """Adds the command to the parser's."""
-    made = commands.add_parser("inspect", help=TEXT, description=TEXT + ". Nothing of the file is run.")
+    made = commands.add_parser(
+        "inspect", help=TEXT, description=TEXT + ". Nothing of the file is run."
+    )
     made.add_argument(
-        "files", nargs="+", metavar="FILE.py[:FUNCTION]", help="kernels are functions with a T.Kernel"
+        "files",
+        nargs="+",
+        metavar="FILE.py[:FUNCTION]",
+        help="kernels are functions with a T.Kernel",
     )
     made.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", type=setting,
@@ -38,7 +43,9 @@ def add(commands, setting: Callable) -> argparse.ArgumentParser:
     )  # fmt: skip
     where = made.add_mutually_exclusive_group()
     where.add_argument(
-        "--target", default=None, help=f"the architecture that it is for (default: {DEFAULT_TARGET})"
+        "--target",
+        default=None,
+        help=f"the architecture that it is for (default: {DEFAULT_TARGET})",
     )
     where.add_argument("--device", help=f"does it fit this one? one of: {' '.join(devices())}")
     made.add_argument(

@@ -31,6 +31,7 @@ LANGUAGE = "tilelang.language"
 OFF, AGGRESSIVE = "DISABLE_SHARED_MEMORY_REUSE", "ENABLE_AGGRESSIVE_SHARED_MEMORY_MERGE"
 SYMBOLIC = ("dynamic", "symbolic", "const", "var")
 TENSORS = ("Tensor", "Buffer", "StridedTensor", "empty")
+ASYNC = "USE_ASYNC_COPY"
 # A file is read as one tree; what is longer was not written by hand.
 LONGEST = 2_000_000
 
@@ -103,9 +104,7 @@ def _parsed(path: Path, text: str) -> ast.Module:
         raise GdngenError(f"error: {path}: not Python: {e or type(e).__name__}") from None
 
 
-def _kernels(
-    body: Sequence[ast.stmt], path: tuple[ast.FunctionDef, ...]
-) -> Iterator[Found]:
+def _kernels(body: Sequence[ast.stmt], path: tuple[ast.FunctionDef, ...]) -> Iterator[Found]:
     for node in body:
         if isinstance(node, ast.FunctionDef):
             inner = (*path, node)
@@ -148,7 +147,9 @@ def _settable(tree: ast.Module, found: Found) -> set[str]:
     return names
 
 
-def _read(path: Path, text: str, tree, found: Found, given: Mapping[str, str], used: set[str]) -> Kernel:
+def _read(
+    path: Path, text: str, tree, found: Found, given: Mapping[str, str], used: set[str]
+) -> Kernel:
     body = Body(str(path), text.splitlines())
     outside = _Outside(body, settings_of(given), used)
     try:
@@ -166,7 +167,7 @@ class _Outside:
 
     def __init__(self, body: Body, settings: Mapping[str, ast.Constant], used: set[str]):
         self.body, self.settings, self.used = body, settings, used
-        self.reuse = "default"
+        self.reuse, self.waits = "default", False
         self.shown: dict[str, object] = {}
         self.dicts: dict[str, ast.Dict] = {}
 
@@ -186,7 +187,7 @@ class _Outside:
         body = self.body
         return Kernel(
             found.name, found.path[0].name, body.where(found.path[-1]), self.shown, body.threads, body.grid, body.ranges,
-            body.tiles, statements, body.barriers, self.reuse, tuple(body.notes.values()),
+            body.tiles, statements, body.barriers, self.reuse, self.waits, tuple(body.notes.values()),
             tuple(body.layouts),
         )  # fmt: skip
 
@@ -245,7 +246,9 @@ class _Outside:
             match node:
                 case ast.Import(names=names):
                     for n in names:
-                        library = "T" if n.name == LANGUAGE and n.asname else n.name.partition(".")[0]
+                        library = (
+                            "T" if n.name == LANGUAGE and n.asname else n.name.partition(".")[0]
+                        )
                         env.names[n.asname or n.name.partition(".")[0]] = _library(library)
                 case ast.ImportFrom(module=module, names=names):
                     for n in names:
@@ -311,7 +314,11 @@ class _Outside:
             keywords = {k.arg: k.value for k in call.keywords}
             if "threads" in keywords:
                 value = body.folder.fold(keywords["threads"], env)
-                counts = [plain(v) for v in value.items] if isinstance(value, Several) else [plain(value)]
+                counts = (
+                    [plain(v) for v in value.items]
+                    if isinstance(value, Several)
+                    else [plain(value)]
+                )
                 body.threads = prod(counts) if all(isinstance(c, int) for c in counts) else None
             if item.optional_vars is None:
                 continue
@@ -339,16 +346,19 @@ class _Outside:
                     continue
                 given = self.named(keyword.value, env)
                 if not isinstance(given, ast.Dict):
-                    self.body.note(keyword.value, "these pass_configs are not read: defaults are assumed")
+                    self.body.note(
+                        keyword.value, "these pass_configs are not read: defaults are assumed"
+                    )
                     continue
                 for key, value in zip(given.keys, given.values):
-                    if key is None or not self.body.folder.truth(value, env):
-                        continue
-                    text = ast.unparse(key).upper().replace(".", "_")
-                    if OFF in text:
+                    on = self.body.folder.truth(value, env)
+                    text = ast.unparse(key).upper().replace(".", "_") if key is not None else ""
+                    if OFF in text and on:
                         self.reuse = "off"
-                    elif AGGRESSIVE in text and self.reuse != "off":
+                    elif AGGRESSIVE in text and on and self.reuse != "off":
                         self.reuse = "aggressive"
+                    elif ASYNC in text and on is False:
+                        self.waits = True
 
     def named(self, node: ast.expr, env: Env) -> ast.expr:
         """The dict that a module's name stands for."""

@@ -13,7 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gdngen.errors import Diagnostic
-from gdngen.inspect.kernel import Access, Gemm, Kernel, Leaf, Reduce, leaves, meet, number
+from gdngen.inspect.kernel import (
+    Access,
+    Gemm,
+    Kernel,
+    Leaf,
+    Reduce,
+    leaves,
+    meet,
+    number,
+)
 from gdngen.language import expr
 
 REFUSES = "TileLang refuses it"
@@ -36,6 +45,15 @@ class _Read:
 def misuse(kernel: Kernel) -> Iterator[Diagnostic]:
     """Every access that a fragment's layout, or a thread's own array, can't serve; and races."""
     layouts = _Layouts(kernel)
+    said: set[tuple] = set()
+    for found in (*_each(kernel, layouts), *layouts.torn()):
+        # Of what is told of one tile, no more than a word a place.
+        if found.where not in said:
+            said.add(found.where)
+            yield found
+
+
+def _each(kernel: Kernel, layouts: _Layouts) -> Iterator[Diagnostic]:
     for leaf in leaves(kernel.body):
         if leaf.axes:
             yield from _in_map(leaf, kernel, layouts)
@@ -45,7 +63,6 @@ def misuse(kernel: Kernel) -> Iterator[Diagnostic]:
             yield from _alone(leaf, kernel, layouts)
         else:
             yield from _parts(leaf, kernel, layouts)
-    yield from layouts.torn()
 
 
 class _Layouts:
@@ -67,12 +84,17 @@ class _Layouts:
                 made, of = leaf.detail.dst, leaf.detail.src
                 self.reduced.add(made.tile)
                 ranks = [len(kernel.tiles[x.tile].shape) for x in (made, of)]
-                if all(kernel.tiles[x.tile].scope == "fragment" for x in (made, of)) and ranks == [1, 2]:
+                if all(kernel.tiles[x.tile].scope == "fragment" for x in (made, of)) and ranks == [
+                    1,
+                    2,
+                ]:
                     tied.append((made.tile, of.tile, 1 - leaf.detail.axis, made))
             if leaf.kind == "copy" and len(fragments) == 2 and not any(a.index for a in fragments):
                 self.join(*(a.tile for a in fragments))
             if leaf.axes:
-                full = [r for r in _reads(leaf, kernel) if r.plain and len(r.axes) == len(leaf.axes) > 1]
+                full = [
+                    r for r in _reads(leaf, kernel) if r.plain and len(r.axes) == len(leaf.axes) > 1
+                ]
                 for one, other in zip(full, full[1:]):
                     if one.axes == other.axes:
                         self.join(one.access.tile, other.access.tile)
@@ -161,7 +183,9 @@ def _in_map(leaf: Leaf, kernel: Kernel, layouts: _Layouts) -> Iterator[Diagnosti
     for one, other in zip(full, full[1:]):
         if one.axes != other.axes and not {one.access.tile, other.access.tile} & wrong:
             tiles = one.access.tile, other.access.tile
-            both = all(layouts.is_fixed(t) for t in tiles) or len({*map(layouts.layout, tiles)}) == 1
+            both = (
+                all(layouts.is_fixed(t) for t in tiles) or len({*map(layouts.layout, tiles)}) == 1
+            )
             yield Diagnostic(
                 "error" if both else "warning",
                 other.access.where,
@@ -191,7 +215,10 @@ def _computed(r: _Read, leaf: Leaf, kernel: Kernel, layouts: _Layouts) -> str | 
         return None  # several points, one element: it is kept by all of their threads
     if layouts.is_fixed(r.access.tile) and not r.access.write:
         return None  # a part of an accumulator: the loop is laid out by it
-    return "warning", f"is touched at [{at}]: right only if its layout lets every thread find that element"
+    return (
+        "warning",
+        f"is touched at [{at}]: right only if its layout lets every thread find that element",
+    )
 
 
 def _row(r: _Read, full: list[_Read], leaf: Leaf, kernel: Kernel, layouts: _Layouts):
@@ -236,9 +263,13 @@ def _races(leaf: Leaf, kernel: Kernel) -> Iterator[Diagnostic]:
     for w in (a for a in shared if a.write):
         for r in (a for a in shared if not a.write and a.tile == w.tile and not a.anew):
             bare = [
-                (at, p.id) for at, p in enumerate(w.index) if isinstance(p, ast.Name) and p.id in own
+                (at, p.id)
+                for at, p in enumerate(w.index)
+                if isinstance(p, ast.Name) and p.id in own
             ]
-            alike = all(isinstance(r.index[at], ast.Name) and r.index[at].id == id for at, id in bare)
+            alike = all(
+                isinstance(r.index[at], ast.Name) and r.index[at].id == id for at, id in bare
+            )
             if (bare and alike) or _dump(w) == _dump(r) or not meet(w.box, r.box):
                 continue
             yield Diagnostic(
@@ -288,9 +319,14 @@ def _parts(leaf: Leaf, kernel: Kernel, layouts: _Layouts) -> Iterator[Diagnostic
         if tile.scope != "fragment" or tile.viewed or not a.index or a.box == tile.box:
             continue
         if not layouts.is_fixed(a.tile):
-            what = f"a part of fragment '{a.name}' is used: its elements are spread over the threads"
+            what = (
+                f"a part of fragment '{a.name}' is used: its elements are spread over the threads"
+            )
             yield Diagnostic(
-                "warning", a.where, f"{what}. TileLang refuses most of these", _in_shared(kernel, a.tile)
+                "warning",
+                a.where,
+                f"{what}. TileLang refuses most of these",
+                _in_shared(kernel, a.tile),
             )
             return
 

@@ -81,7 +81,14 @@ def inspected(kernel: Kernel, device: Device, lowered: int | None = None) -> Ins
     ]
     order = sorted(dict.fromkeys(wrong), key=lambda d: (d.where, d.severity, d.what))
     return Inspection(
-        kernel, device, bytes_, tuple(rows), _peak(kernel, found, bytes_.kept), shares, then, tuple(order)
+        kernel,
+        device,
+        bytes_,
+        tuple(rows),
+        _peak(kernel, found, bytes_.kept),
+        shares,
+        then,
+        tuple(order),
     )
 
 
@@ -95,7 +102,12 @@ def _peak(kernel: Kernel, found: lives.Lives, kept: Mapping[str, int]) -> Peak |
     if at is None or not sizes:
         return None
     here = tuple(t for t in kernel.shared if t.id in found.live[at])
-    return Peak(found.points[at].leaf.where.line, sum(sizes[t.id] for t in here), here, _later(kernel, found, at))
+    return Peak(
+        found.points[at].leaf.where.line,
+        sum(sizes[t.id] for t in here),
+        here,
+        _later(kernel, found, at),
+    )
 
 
 def _later(kernel: Kernel, found: lives.Lives, at: int) -> tuple[Later, ...]:
@@ -136,7 +148,8 @@ def _unwritten(kernel: Kernel, found: lives.Lives):
             "error",
             a.where,
             f"{kind} tile '{a.name}' is {'added to' if adds else 'read'} before anything is written into it",
-            f"T.clear({a.name}) before" + (", or clear_accum=True in the first gemm" if adds else ""),
+            f"T.clear({a.name}) before"
+            + (", or clear_accum=True in the first gemm" if adds else ""),
         )
 
 
@@ -148,7 +161,9 @@ def _unused(kernel: Kernel, found: lives.Lives):
     for t in kernel.shared:
         if t.id not in found.first:
             what = f"'{t.name}' is allocated and never used"
-            yield Diagnostic("warning", t.where, what, f"{t.bytes:,} bytes less in a fork that keeps it")
+            yield Diagnostic(
+                "warning", t.where, what, f"{t.bytes:,} bytes less in a fork that keeps it"
+            )
 
 
 def _refused(kernel: Kernel, bytes_: Asked, device: Device):

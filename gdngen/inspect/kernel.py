@@ -191,7 +191,7 @@ class Note:
 @dataclass(frozen=True)
 class Kernel:
     """`factory` is the outermost function around it; `reuse` whether the compiler may merge shared
-    tiles (off, default, aggressive)."""
+    tiles (off, default, aggressive), `waits` whether asynchronous copies are off."""
 
     name: str
     factory: str
@@ -204,6 +204,7 @@ class Kernel:
     body: tuple[Statement, ...]
     barriers: int  # bytes
     reuse: str
+    waits: bool
     notes: tuple[Note, ...]
     layouts: tuple[str, ...] = ()  # tiles whose layout the source gives
 

@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from gdngen.inspect.kernel import Access, Box, Branch, Kernel, Leaf, Loop, Statement, meet, within
+from gdngen.inspect.kernel import (
+    Access,
+    Box,
+    Branch,
+    Kernel,
+    Leaf,
+    Loop,
+    Statement,
+    meet,
+    within,
+)
 
 
 @dataclass(frozen=True)
@@ -235,8 +245,6 @@ def _through(leaf: Leaf, state: Mapping, shared: set[str], found: dict) -> dict:
                 now.setdefault(("lost", tile, name, both), (made, a))
         now[("made", a.tile, a.name, a.box)] = (a, a)
     return now
-
-
 
 
 def _without(box: Box, taken: Box) -> Box | None:

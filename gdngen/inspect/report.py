@@ -12,12 +12,17 @@ from gdngen.inspect.sharing import Share
 from gdngen.show.tables import table
 
 
-def text(one: Inspection, sources: dict[str, str], rows: Iterable[Device], lowered: int | None) -> str:
+def text(
+    one: Inspection, sources: dict[str, str], rows: Iterable[Device], lowered: int | None
+) -> str:
     """The whole report of one kernel."""
     kernel = one.kernel
     given = ", ".join(f"{name}={value}" for name, value in kernel.settings.items())
     threads = f"{kernel.threads} threads" if kernel.threads else "threads not known"
-    out = [f"{kernel.where.file}:{kernel.where.line}: {kernel.name}, {threads}" + f" ({given})" * bool(given)]
+    out = [
+        f"{kernel.where.file}:{kernel.where.line}: {kernel.name}, {threads}"
+        + f" ({given})" * bool(given)
+    ]
     out += ["", *_tiles(one), "", *_bytes(one, lowered), *_fits(one, rows, lowered)]
     if one.shares or (one.peak and one.peak.later):
         out.append("")
@@ -66,7 +71,11 @@ def _bytes(one: Inspection, lowered: int | None) -> list[str]:
     switch = "off by its pass_configs" if a.reuse == "off" else "on"
     out.append(f"asks for          {a.bytes:>9,}  on {one.device.target}; merging is {switch}")
     if lowered is not None:
-        said = "as predicted" if lowered == a.bytes else f"{lowered - a.bytes:+,} beside what is predicted"
+        said = (
+            "as predicted"
+            if lowered == a.bytes
+            else f"{lowered - a.bytes:+,} beside what is predicted"
+        )
         out.append(f"lowered           {lowered:>9,}  {said}")
     return out
 
@@ -166,9 +175,7 @@ def data(one: Inspection, rows: Iterable[Device], lowered: int | None) -> dict:
             "line": one.peak.line,
             "bytes": one.peak.bytes,
             "tiles": [t.name for t in one.peak.tiles],
-            "later": [
-                {"tile": x.tile.name, "line": x.line, "use": x.use} for x in one.peak.later
-            ],
+            "later": [{"tile": x.tile.name, "line": x.line, "use": x.use} for x in one.peak.later],
         },
         "shares": [
             {

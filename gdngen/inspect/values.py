@@ -14,7 +14,11 @@ from gdngen.plan.instructions import DTYPE_BYTES
 DTYPES = {
     **{name: name for name in DTYPE_BYTES},
     **{"float": "float32", "half": "float16", "int": "int32", "double": "float64"},
-    **{"float8_e4m3": "float8_e4m3fn", "e4m3_float8": "float8_e4m3fn", "e5m2_float8": "float8_e5m2"},
+    **{
+        "float8_e4m3": "float8_e4m3fn",
+        "e4m3_float8": "float8_e4m3fn",
+        "e5m2_float8": "float8_e5m2",
+    },
 }
 # Functions of tilelang, math and Python that `expr` knows by these names.
 KNOWN = {"min": "min", "max": "max", "ceildiv": "ceildiv", "cdiv": "ceildiv"}
@@ -197,7 +201,9 @@ class Folder:
                 return _constant(all(_holds(op, a, b) for a, op, b in zip(found, ops, found[1:])))
             except (TypeError, KeyError):
                 return self._opaque(node, env)
-        if all(isinstance(v, ast.expr) for v in values) and all(type(o) in expr.COMPARE for o in ops):
+        if all(isinstance(v, ast.expr) for v in values) and all(
+            type(o) in expr.COMPARE for o in ops
+        ):
             return ast.Compare(values[0], ops, values[1:])
         return self._opaque(node, env)
 

@@ -65,7 +65,9 @@ def flashattn(batch, heads, seq_len, dim, is_causal=False, block_M=64, block_N=6
             T.fill(logsum, 0)
             T.fill(top, -T.infinity(accum_dtype))
 
-            last = T.ceildiv((bx + 1) * block_M, block_N) if is_causal else T.ceildiv(seq_len, block_N)
+            last = (
+                T.ceildiv((bx + 1) * block_M, block_N) if is_causal else T.ceildiv(seq_len, block_N)
+            )
             for k in T.Pipelined(last, num_stages=num_stages):
                 scores(K, Q_shared, K_shared, acc_s, k, bx, by, bz)
                 softmax(acc_s, acc_s_cast, top, before, factor, total, logsum)

@@ -10,7 +10,9 @@ BC, D = 64, 64
 def scale_fragment(dtype="float16"):
     @T.prim_func
     def kernel(
-        K: T.Tensor([BC, D], dtype), Beta: T.Tensor([BC], "float32"), Y: T.Tensor([BC, BC], "float32")
+        K: T.Tensor([BC, D], dtype),
+        Beta: T.Tensor([BC], "float32"),
+        Y: T.Tensor([BC, BC], "float32"),
     ):
         with T.Kernel(1, threads=128) as _:
             k = T.alloc_shared([BC, D], dtype)
