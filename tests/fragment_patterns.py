@@ -151,6 +151,46 @@ PATTERNS = {
     ),
     "a part of a product": Pattern(f"T.copy(g[:, 32:64], y_s[:, 0:32])\n{OUT}", "right", None),
     "a part of a copy": Pattern(f"T.copy(xf[:, 32:64], y_s[:, 0:32])\n{OUT}", "refused", "warning"),
+    "by a loop inside, a copy": Pattern(
+        "for i in T.Parallel(N):\n    for k in T.unroll(N):\n        Y[i, k] = xf[i, k]",
+        "right",
+        "warning",
+    ),
+    "by a loop around, a copy": Pattern(
+        "for k in T.unroll(N):\n    for i in T.Parallel(N):\n        Y[i, k] = xf[i, k]",
+        "refused",
+        "warning",
+    ),
+    "strips of a product": Pattern(
+        f"for k in T.serial(4):\n    for i, j in T.Parallel(N, 16):\n        y_s[i, j] = g[i, k * 16 + j]\n{OUT}",
+        "wrong",
+        "error",
+    ),
+    "strips of a statistic": Pattern(
+        "for k in T.serial(4):\n    for i, j in T.Parallel(N, 16):\n"
+        f"        y_s[i, j] = x_s[i, j] * bf[k * 16 + j]\n{OUT}",
+        "right",
+        "warning",
+    ),
+    "pairs of a product": Pattern(
+        "for i, j in T.Parallel(N, N // 2):\n    for v in T.vectorized(2):\n"
+        f"        y_s[i, j * 2 + v] = g[i, j * 2 + v]\n{OUT}",
+        "right",
+        None,
+    ),
+    "pairs of a copy": Pattern(
+        "for i, j in T.Parallel(N, N // 2):\n    for v in T.vectorized(2):\n"
+        f"        y_s[i, j * 2 + v] = xf[i, j * 2 + v]\n{OUT}",
+        "refused",
+        "warning",
+    ),
+    "a row summed by hand": Pattern(
+        f"T.clear(bf)\n{TWO}bf[i] = bf[i] + x_s[i, j]\nT.copy(bf, Y[0, :])", "right", None
+    ),
+    "a row summed by hand, of a product": Pattern(
+        f"T.clear(bf)\n{TWO}bf[i] = bf[i] + g[i, j]\nT.copy(bf, Y[0, :])", "refused", "error"
+    ),
+    "every second": Pattern(f"{TWO}y_s[i, j] = x_s[i, j] * bf[j % 2]\n{OUT}", "right", None),
     # not fragments
     "a thread's own": Pattern(
         "for i in T.Parallel(N):\n    own[i] = B[i]\nfor i in T.Parallel(N):\n    Y[0, i] = own[i]",

@@ -93,6 +93,7 @@ class _Facts:
             self.lowered |= {t.id: name for t in tenants}
         self.tiles = {name: compiler.Tile(t.shape, t.dtype) for name, t in self.of.items()}
         self.lost: list[str] = []  # what could not be told to the predictor
+        self.moves: list[str] = []  # tensors of which copies move no one knows how much
 
     def asked(self) -> Asked:
         kernel, target = self.kernel, self.target
@@ -139,6 +140,9 @@ class _Facts:
 
     def unsure(self, program: compiler.Program) -> tuple[str, ...]:
         kernel, found = self.kernel, list(dict.fromkeys(self.lost))
+        if self.moves:
+            names = ", ".join(dict.fromkeys(self.moves))
+            found.append(f"how much copies from or to {names} move is not known")
         if not is_modelled(self.target):
             found.append(f"{self.target}: bytes are modelled from sm_80 on, and for AMD")
         if kernel.threads is None:
@@ -251,7 +255,7 @@ class _Facts:
             return None
         extents = tuple(p.size if isinstance(p, Span) else 1 for p in move.part)
         if len(extents) != len(tensor.shape) or None in extents or tensor.dtype not in DTYPE_BYTES:
-            self.lost.append(f"how much of '{tensor.name}' a copy moves is not known")
+            self.moves.append(tensor.name)
             return None
         return compiler.Copy(
             tile=tile,

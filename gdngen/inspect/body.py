@@ -60,7 +60,7 @@ class Gathered:
     """Accesses of one leaf as they are read."""
 
     axes: tuple[Axis, ...] = ()
-    serial: tuple[Axis, ...] = ()
+    inner: tuple[Axis, ...] = ()
     accesses: list[Access] = field(default_factory=list)
     loads: bool = False
     guarded: bool = False
@@ -77,11 +77,13 @@ def _dumped(index: tuple[Part, ...]) -> list[str]:
     return [f"{ast.dump(p.start)}+{p.size}" if isinstance(p, Span) else ast.dump(p) for p in index]
 
 
-class Missing(Exception):
-    """Sizes of a tile that nothing gives: where, and the names in them."""
+@dataclass(frozen=True)
+class Missing:
+    """Something that must be known, and the names that nothing gives a value to."""
 
-    def __init__(self, where: Location, what: str, names: list[str]):
-        self.where, self.what, self.names = where, what, names
+    where: Location
+    what: str
+    names: list[str]
 
 
 class Body:
@@ -97,10 +99,10 @@ class Body:
         self.grid: dict[str, ast.expr] = {}
         self.notes: dict[tuple[int, str], Note] = {}
         self.layouts: list[str] = []
+        self.missing: list[Missing] = []
         self.lanes: set[str] = set()  # names that differ from thread to thread
         self.threads: int | None = 128
         self.barriers = 0
-        self.serial: tuple[Axis, ...] = ()  # loops around the statement that is read
         self.deep = 0
 
     # -- what is said of places
@@ -257,7 +259,8 @@ class Body:
         items = shape.items if isinstance(shape, Several) else (shape,)
         sizes = [number(s) if isinstance(s, ast.expr) else None for s in items]
         if None in sizes or dtype is None:
-            raise self.missing(name, value, env, dtype, given)
+            self.missing.append(self.lacks(name, value, env, dtype, given))
+            sizes, dtype = [n or 1 for n in sizes], dtype or "float32"
         static = (
             plain(self.folder.fold(keywords["scope"], env)) == "shared"
             if "scope" in keywords
@@ -265,8 +268,9 @@ class Body:
         )
         self.tiles[id] = Tile(id, scope, tuple(sizes) or (1,), dtype, where, (name,), static)
 
-    def missing(self, name: str, value: ast.Call, env: Env, dtype, given) -> Missing:
-        wanted = [given] if dtype is None and given is not None else value.args[:1]
+    def lacks(self, name: str, value: ast.Call, env: Env, dtype, given) -> Missing:
+        """What is not known of a tile: all is read on, so that everything is asked for at once."""
+        wanted = [*value.args[:1], *([given] if dtype is None and given is not None else [])]
         names = sorted({n for w in wanted for n in self.unknown_in(w, env)})
         what = "the dtype" if dtype is None else "the size"
         return Missing(self.where(value), f"{what} of '{name}' is not known", names)
@@ -297,7 +301,7 @@ class Body:
         self.forget(node.body, env)
         if kind == "Parallel":
             axes = self.axes(node, node.iter.args, env)
-            gathered = Gathered(axes, self.serial)
+            gathered = Gathered(axes)
             self.inside(node.body, env, gathered)
             return [self.leaf("map", node, gathered)]
         if kind == "Pipelined":
@@ -308,12 +312,10 @@ class Body:
             )
             stages = 0 if given is None else number(self.folder.scalar(given, env))
             if stages is None:
-                raise Missing(
-                    self.where(given),
-                    "the number of stages is not known",
-                    self.unknown_in(given, env),
-                )
-            body = self.around(axes, node.body, env)
+                what = "the number of stages is not known"
+                self.missing.append(Missing(self.where(given), what, self.unknown_in(given, env)))
+                stages = 1
+            body = self.block(node.body, env)
             return [Loop("pipelined", self.where(node), axes[0].extent, body, stages)]
         if kind not in LOOPS:
             self.note(
@@ -321,16 +323,10 @@ class Body:
                 f"a loop over {ast.unparse(node.iter.func)} is not understood: taken as serial",
             )
         axes = self.axes(node, node.iter.args, env, bounds=kind != "grid")
-        body = self.around(axes, node.body, env)
+        body = self.block(node.body, env)
         extents = [a.extent for a in axes]
         trips = None if None in extents else prod(extents)
         return [Loop("serial", self.where(node), trips, body)]
-
-    def around(self, axes: tuple[Axis, ...], body: Sequence[ast.stmt], env: Env):
-        before, self.serial = self.serial, (*self.serial, *axes)
-        read = self.block(body, env)
-        self.serial = before
-        return read
 
     def axes(
         self, node: ast.For, args: Sequence[ast.expr], env: Env, bounds: bool = False
@@ -460,16 +456,16 @@ class Body:
                 ):
                     kind = called(iter.func, env)
                     axes = self.axes(node, iter.args, env, bounds=kind not in ("grid", "Parallel"))
-                    before = got.axes, got.serial
+                    before = got.axes
                     if kind == "Parallel":
                         got.axes = (*got.axes, *axes)
                     else:
-                        got.serial = (*got.serial, *axes)
+                        got.inner = (*got.inner, *axes)
                     self.forget(node.body, env)
                     self.inside(node.body, env, got)
                     # The axes of a loop that is nothing but another loop are all the leaf's.
                     if not (kind == "Parallel" and len(body) == 1):
-                        got.axes = before[0]
+                        got.axes = before
                 case ast.Expr(value=ast.Call() as call) if isinstance(
                     self.folder.fold(call.func, env), Macro
                 ):
@@ -496,14 +492,14 @@ class Body:
 
     def store(self, node: ast.stmt, target: ast.Subscript, value: ast.expr, env: Env):
         """A store that stands by itself."""
-        got = Gathered((), self.serial)
+        got = Gathered()
         self.element(target, value, env, got)
         return [self.leaf("scalar", node, got)]
 
     # -- expressions
 
     def gather(self, nodes: Sequence[ast.expr], env: Env) -> Gathered:
-        got = Gathered((), self.serial)
+        got = Gathered()
         for node in nodes:
             self.read(node, env, got)
         return got
@@ -558,7 +554,7 @@ class Body:
                 self.note(node, f"'{held.name}' has {len(tile.shape)} axes: taken as all of it")
             inside = self.whole(held, write, where)
             return replace(inside, exact=False)
-        axes = (*got.axes, *got.serial) if got is not None and got.axes else ()
+        axes = (*got.axes, *got.inner) if got is not None and got.axes else ()
         made = self.bounded(held, parts, write, where, frozenset(a.id for a in axes))
         return replace(made, exact=made.exact and not (got is not None and got.guarded))
 
@@ -643,7 +639,7 @@ class Body:
 
     def leaf(self, kind: str, node: ast.AST, got: Gathered) -> Leaf:
         return Leaf(
-            kind, self.where(node), tuple(got.accesses), got.axes, got.serial, loads=got.loads
+            kind, self.where(node), tuple(got.accesses), got.axes, got.inner, loads=got.loads
         )
 
 

@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 
 from gdngen.errors import Diagnostic, GdngenError, Location, SpecError, did_you_mean
-from gdngen.inspect.body import Body, Missing
+from gdngen.inspect.body import Body
 from gdngen.inspect.kernel import Kernel, Tensor, number
 from gdngen.inspect.values import (
     Env,
@@ -153,13 +153,16 @@ def _read(
     body = Body(str(path), text.splitlines())
     outside = _Outside(body, settings_of(given), used)
     try:
-        return outside.kernel(tree, found)
-    except Missing as e:
-        hint = " ".join(f"--set {n}=VALUE" for n in e.names) or "write it as a number"
-        wrong = Diagnostic("error", e.where, e.what, hint)
-        raise SpecError([wrong], {str(path): text}) from None
+        kernel = outside.kernel(tree, found)
     except RecursionError:
         raise GdngenError(f"error: {path}: nested too deep to be read") from None
+    if body.missing:
+        first = min(body.missing, key=lambda m: m.where)
+        names = sorted({n for m in body.missing for n in m.names})
+        hint = " ".join(f"--set {n}=VALUE" for n in names) or "write it as a number"
+        wrong = Diagnostic("error", first.where, first.what, hint)
+        raise SpecError([wrong], {str(path): text})
+    return kernel
 
 
 class _Outside:

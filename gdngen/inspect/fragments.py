@@ -27,6 +27,7 @@ from gdngen.language import expr
 
 REFUSES = "TileLang refuses it"
 WRONG = "TileLang compiles it, wrongly"
+EITHER = "TileLang refuses it, or compiles it wrongly"
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def _reads(leaf: Leaf, kernel: Kernel) -> list[_Read]:
     found = []
     for a in leaf.accesses:
         tile = kernel.tiles[a.tile]
-        if tile.scope != "fragment" or not a.element or tile.viewed:
+        if tile.scope != "fragment" or not a.element or tile.viewed or a.tile in kernel.layouts:
             continue
         sides = [p for p, n in zip(a.index, tile.shape) if n > 1]
         axes = tuple(p.id if isinstance(p, ast.Name) and p.id in own else None for p in sides)
@@ -147,11 +148,16 @@ def _reads(leaf: Leaf, kernel: Kernel) -> list[_Read]:
     return found
 
 
+def _wide(leaf: Leaf) -> int:
+    """Axes of a loop that are longer than one."""
+    return sum(a.extent != 1 for a in leaf.axes)
+
+
 def _in_map(leaf: Leaf, kernel: Kernel, layouts: _Layouts) -> Iterator[Diagnostic]:
     reads = _reads(leaf, kernel)
     names = {a.id: a.name for a in leaf.axes}
     over = f"a loop over ({', '.join(names.values())})"
-    full = [r for r in reads if r.plain and len(r.axes) == len(leaf.axes)]
+    full = [r for r in reads if r.plain and len(r.axes) == _wide(leaf)]
     wrong: set[str] = set()
     first: dict[str, _Read] = {}
     for r in reads:
@@ -166,7 +172,7 @@ def _in_map(leaf: Leaf, kernel: Kernel, layouts: _Layouts) -> Iterator[Diagnosti
             )
         elif not r.plain:
             fault = _computed(r, leaf, kernel, layouts)
-        elif len(r.axes) < len(leaf.axes):
+        elif len(r.axes) < _wide(leaf):
             fault = _row(r, full, leaf, kernel, layouts)
         if fault is None:
             continue
@@ -199,21 +205,31 @@ def _in_map(leaf: Leaf, kernel: Kernel, layouts: _Layouts) -> Iterator[Diagnosti
 def _computed(r: _Read, leaf: Leaf, kernel: Kernel, layouts: _Layouts) -> str | tuple | None:
     """What is wrong with an index that is more than variables of the loop."""
     tile = kernel.tiles[r.access.tile]
-    sides = [(p, n) for p, n in zip(r.access.index, tile.shape) if n > 1]
+    sides = [p for p, n in zip(r.access.index, tile.shape) if n > 1]
     own = {a.id for a in leaf.axes}
+    fixed = layouts.is_fixed(tile.id)
     at = _text(r.access, kernel)
-    if all(number(p) == 0 for p, _ in sides) and len(tile.shape) == 1:
-        return None
-    names = {n.id for p, _ in sides for n in expr.names(p)}
-    if any(number(p) is not None for p, _ in sides):
+    if any(number(p) is not None for p in sides):
+        if len(tile.shape) == 1 and number(sides[0]) == 0:
+            return None
         return f"is touched at a fixed element, [{at}], which one thread holds. {REFUSES}"
-    if names & {a.id for a in leaf.serial} - own:
-        return f"is touched at [{at}], by the variable of a loop that every thread runs. {REFUSES}"
-    if any(isinstance(n, ast.Mod) for p, _ in sides for n in ast.walk(p)):
+    if any(_is_shift(n) for p in sides for n in ast.walk(p)):
         return f"is touched at [{at}], elements of other threads. {REFUSES}"
-    if any(isinstance(n, ast.FloorDiv) for p, _ in sides for n in ast.walk(p)):
+    inner = {a.id for a in leaf.inner}
+    for p in sides:
+        names = {n.id for n in expr.names(p)}
+        if names <= own:
+            continue
+        if fixed and not (names & own and names <= own | inner):
+            return f"is touched at [{at}], by what is the same for every thread. {EITHER}"
+        if not fixed:
+            return "warning", (
+                f"is touched at [{at}], by what is the same for every thread: right only if every thread holds "
+                "all such elements"
+            )
+    if any(isinstance(n, ast.FloorDiv | ast.Mod) for p in sides for n in ast.walk(p)):
         return None  # several points, one element: it is kept by all of their threads
-    if layouts.is_fixed(r.access.tile) and not r.access.write:
+    if fixed and not r.access.write:
         return None  # a part of an accumulator: the loop is laid out by it
     return (
         "warning",
@@ -221,12 +237,23 @@ def _computed(r: _Read, leaf: Leaf, kernel: Kernel, layouts: _Layouts) -> str | 
     )
 
 
+def _is_shift(node: ast.AST) -> bool:
+    """Whether a part is `(i + 1) % n`."""
+    return (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Mod)
+        and not isinstance(node.left, ast.Name)
+    )
+
+
 def _row(r: _Read, full: list[_Read], leaf: Leaf, kernel: Kernel, layouts: _Layouts):
     """What is wrong with an element of fewer axes than the loop has."""
     at = _text(r.access, kernel)
-    if r.access.write:
-        return f"is written at [{at}] by several threads at one time. {REFUSES}"
-    if full or r.axes[-1] == leaf.axes[-1].id or r.access.tile in layouts.reduced:
+    if r.access.write or any(a.write and a.tile == r.access.tile for a in leaf.accesses):
+        # A sum along the loop's other axes, which each thread makes of its own rows.
+        return f"is written at [{at}] by several threads at one time. {REFUSES}" if full else None
+    last = [a.id for a in leaf.axes if a.extent != 1][-1]
+    if full or r.axes[-1] == last or r.access.tile in layouts.reduced:
         return None
     if ties := layouts.rows.get(r.access.tile):
         line = min(a.where for a in ties.values()).line
@@ -302,7 +329,7 @@ def _alone(leaf: Leaf, kernel: Kernel, layouts: _Layouts) -> Iterator[Diagnostic
         elif a.tile in touched:
             fault = (
                 f"is touched at [{_text(a, kernel)}] outside T.Parallel: every thread runs this, and holds a "
-                f"few of its elements only. {WRONG}, or refuses it"
+                f"few of its elements only. {EITHER}"
             )
         else:
             continue

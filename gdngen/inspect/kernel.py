@@ -142,7 +142,7 @@ class Leaf:
     """A statement that is one for the compiler: a tile operation, a parallel loop, a lone store.
 
     kind     copy, gemm, fill, reduce, cumsum, map, scalar, call
-    axes     of a parallel loop; `serial` are the plain loops that it stands in or holds
+    axes     of a parallel loop; `inner` are the plain loops that it holds
     loads    whether it reads tensors
     """
 
@@ -150,7 +150,7 @@ class Leaf:
     where: Location
     accesses: tuple[Access, ...]
     axes: tuple[Axis, ...] = ()
-    serial: tuple[Axis, ...] = ()
+    inner: tuple[Axis, ...] = ()
     detail: Gemm | Move | Reduce | None = None
     loads: bool = False
 

@@ -177,8 +177,10 @@ class Folder:
     def _settled(self, node: ast.expr) -> ast.expr:
         try:
             value = expr.evaluate(node, {})
-        except (expr.ExprError, KeyError, TypeError):
+        except expr.ExprError:
             return node
+        except (KeyError, TypeError):  # None, or what numbers do not have
+            return self.names.opaque(ast.unparse(node))
         return node if isinstance(value, float) and not math.isfinite(value) else _constant(value)
 
     def _binary(self, node: ast.BinOp, a: Value, op: ast.operator, b: Value, env: Env) -> Value:
