@@ -1,4 +1,4 @@
-"""Tables of plans in README.md and docs/planner.md, as gdngen prints them today.
+"""Tables of plans in README.md and docs/, as gdngen prints them today.
 
     python tests/plan_tables.py [--lower]
 
@@ -19,11 +19,13 @@ from gdngen.plan.plan import Wish
 
 ROOT = Path(__file__).parent.parent
 README, PLANNER = ROOT / "README.md", ROOT / "docs/planner.md"
+INSPECT = ROOT / "docs/inspect.md"
 SAMPLE = (
     "plan specs/prepare.yaml --objective bytes --set BC=64 --set DK=64 --set DV=64 --set io=float16 "
     "--target sm_80"
 )
 COMPARED = "plan specs/prepare.yaml --compare-compiler --objective bytes"
+INSPECTED = "inspect tests/inspect/prepare_apart.py --device metax-c500"
 FAULTS = "mutate --plans specs/prepare.yaml tests/specs/forty.yaml --random 20"
 WISHES = {
     "`blocks`, the default": Wish(),
@@ -61,6 +63,7 @@ QUICK: tuple[Block, ...] = (
     (README, "plan", lambda: printed(SAMPLE)),
     (PLANNER, "least", least),
     (PLANNER, "planted", lambda: printed(FAULTS)),
+    (INSPECT, "inspected", lambda: printed(INSPECTED)),
 )
 SLOW: tuple[Block, ...] = ((README, "compared", lambda: printed(COMPARED)),)
 
