@@ -17,6 +17,7 @@ from gdngen import __version__, driver, new, resources
 from gdngen.devices import Device, device, devices
 from gdngen.driver import Checked, Loaded, Module
 from gdngen.errors import GdngenError, show
+from gdngen.inspect import command as inspecting
 from gdngen.plan import plan as planning
 from gdngen.plan.lean import OBJECTIVES
 from gdngen.render import write
@@ -227,6 +228,8 @@ def _parser() -> argparse.ArgumentParser:
     made = commands.add_parser("schema", help=text, description=text)
     made.set_defaults(run=_schema)
     made.add_argument("-o", metavar="FILE", dest="out", type=Path, help="write it there instead")
+
+    inspecting.add(commands, _setting).set_defaults(run=_inspect)
     return parser
 
 
@@ -825,6 +828,15 @@ def _schema(options) -> int:
     else:
         print(text, end="")
     return 0
+
+
+# -- inspect ---------------------------------------------------------------------------------------
+
+
+def _inspect(options) -> int:
+    outcome = inspecting.run(options, _settings(options))
+    print(outcome.text)
+    return outcome.code
 
 
 if __name__ == "__main__":

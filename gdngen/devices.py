@@ -11,7 +11,8 @@ from gdngen.errors import GdngenError, did_you_mean
 
 @dataclass(frozen=True)
 class Device:
-    """Limits of one device, in bytes; 0 where a number is not known."""
+    """Limits of one device, in bytes; 0 where a number is not known. `switch`: whether the TileLang that
+    is used there can turn off its own merging."""
 
     name: str
     target: str
@@ -23,6 +24,7 @@ class Device:
     sm_blocks: int = 0
     sm_registers: int = 0
     warp: int = 32
+    switch: bool = True
 
     @property
     def limit(self) -> int:

@@ -110,6 +110,7 @@ def plans(v: Checked, wish: Wish, targets: Iterable[str] = ()) -> tuple[Planned,
         alike = (
             p.plan.slots,
             p.plan.merged,
+            p.plan.switch,
             p.plan.changes,
             p.plan.blocking,
             p.plan.resident,

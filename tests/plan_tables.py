@@ -19,12 +19,14 @@ from gdngen.plan.plan import Wish
 
 ROOT = Path(__file__).parent.parent
 README, PLANNER, MAPS = ROOT / "README.md", ROOT / "docs/planner.md", ROOT / "docs/maps.md"
+INSPECT = ROOT / "docs/inspect.md"
 SAMPLE = (
     "plan specs/prepare.yaml --objective bytes --set BC=64 --set DK=64 --set DV=64 --set io=float16 "
     "--target sm_80"
 )
 NAMED = "specs/prepare.yaml{} --variant prepare_c64_k64_v64_float16 --objective bytes"
 COMPARED = "plan specs/prepare.yaml --compare-compiler --objective bytes"
+INSPECTED = "inspect tests/inspect/prepare_apart.py --device metax-c500"
 FAULTS = "mutate --plans specs/prepare.yaml tests/specs/forty.yaml --random 20"
 WISHES = {
     "`blocks`, the default": Wish(),
@@ -65,6 +67,7 @@ QUICK: tuple[Block, ...] = (
     (MAPS, "map", lambda: printed(f"plan {NAMED.format('')} --map")),
     (MAPS, "explained", lambda: printed(f"explain {NAMED.format('')}")),
     (MAPS, "story", lambda: printed(f"explain {NAMED.format(' k_beta')}")),
+    (INSPECT, "inspected", lambda: printed(INSPECTED)),
 )
 SLOW: tuple[Block, ...] = ((README, "compared", lambda: printed(COMPARED)),)
 

@@ -187,7 +187,7 @@ def _made(c: Candidate, best: Best, wish: Wish) -> Lean:
     def with_slots(slots: tuple[Slot, ...]) -> Lean:
         changes = said + tuple(_in_place(program, slots, found))
         proof = Proof(0, c.least.bytes, sum(s.bytes for s in slots), c.least.states, c.least.proven)
-        made = _costed(Lean(program, found, slots, 0, (), proof, changes), wish.target)
+        made = _costed(Lean(program, found, slots, 0, (), proof, changes), wish)
         return replace(made, proof=replace(proof, bytes=min(proof.bytes, made.asked)))
 
     packed = with_slots(packing.pack(program, found, views=c.views))
@@ -195,10 +195,11 @@ def _made(c: Candidate, best: Best, wish: Wish) -> Lean:
     return apart if apart.cost[:2] < packed.cost[:2] else packed
 
 
-def _costed(made: Lean, target: str) -> Lean:
-    """The plan with what the compiler makes of it."""
-    found = storage.compiled(made.kernel, made.slots, target)
-    asked = min(found.own.dynamic, found.merged.dynamic) + found.own.static
+def _costed(made: Lean, wish: Wish) -> Lean:
+    """The plan with what the compiler makes of it. Merging that can't be turned off can't be relied on."""
+    found = storage.compiled(made.kernel, made.slots, wish.target)
+    merged = found.merged.dynamic if wish.device.switch else found.own.dynamic
+    asked = min(found.own.dynamic, merged) + found.own.static
     return replace(made, asked=asked, refused=found.refused)
 
 
@@ -283,7 +284,7 @@ def _stage_out(made: Lean, wish: Wish) -> Lean:
         sooner = rewrite.hoisted(made.kernel, store)  # before a late load takes the tile over
         for program in (made.kernel, sooner):
             tried = _through_idle(made, program, store, wish)
-            if tried and _worthwhile(made, tried := _costed(tried, wish.target), wish):
+            if tried and _worthwhile(made, tried := _costed(tried, wish), wish):
                 more = tried.asked - made.asked
                 said = replace(tried.changes[-1], costs=max(0, more))
                 made = replace(tried, changes=(*made.changes, said))

@@ -50,6 +50,7 @@ class Plan:
     resident: int = 1  # blocks that registers must leave room for on an SM; 1 asks for nothing
     bulk: bool = False  # whole tiles are copied by TMA, and waited for where they are needed
     blocking: bool = False  # loads wait: the compiler refuses the kernel else
+    switch: bool = True  # whether the compiler's merging can be turned off
 
     @property
     def asked(self) -> int:
@@ -90,7 +91,8 @@ def plan(kernel: Kernel, found: Analysis, wish: Wish, target: str) -> Planned:
     if wish.policy == "lean":
         return _lean(kernel, found, wish, target)
     slots = _POLICY[wish.policy](kernel, found)
-    return Planned(kernel, found, (realise(kernel, found, slots, wish.policy, target),))
+    switch = device(wish.device or target).switch
+    return Planned(kernel, found, (realise(kernel, found, slots, wish.policy, target, switch),))
 
 
 def _lean(kernel: Kernel, found: Analysis, wish: Wish, target: str) -> Planned:
@@ -100,13 +102,13 @@ def _lean(kernel: Kernel, found: Analysis, wish: Wish, target: str) -> Planned:
         count = min(count, on.sm_registers // (kernel.resident * kernel.threads) // 8 * 8)
     want = lean.Wish(target, on, wish.objective, wish.allow_reload, count, wish.allow_views)
     made = lean.plan(kernel, want)
-    plan = realise(made.kernel, made.found, made.slots, wish.policy, target)
+    plan = realise(made.kernel, made.found, made.slots, wish.policy, target, on.switch)
     best = Planned(
         made.kernel, made.found, (replace(plan, changes=made.changes, proof=made.proof),)
     )
     # What merges best can be the author's order as it is: the compiler's packing has a luck of its own.
     for slots in (_share(kernel, found), _widen(kernel, found)):
-        other = realise(kernel, found, slots, wish.policy, target)
+        other = realise(kernel, found, slots, wish.policy, target, on.switch)
         if _is_lower(other, best.plan, want, kernel.threads):
             taken = min(other.asked, sum(s.bytes for s in slots))
             proof = replace(made.proof, bytes=taken)
@@ -122,13 +124,19 @@ def _is_lower(one: Plan, other: Plan, want: lean.Wish, threads: int) -> bool:
 
 
 def realise(
-    kernel: Kernel, found: Analysis, slots: tuple[Slot, ...], policy: str, target: str
+    kernel: Kernel,
+    found: Analysis,
+    slots: tuple[Slot, ...],
+    policy: str,
+    target: str,
+    switch: bool = True,
 ) -> Plan:
-    """What these slots cost on a target, by the rules of TileLang's compiler."""
+    """What these slots cost on a target, by the rules of TileLang's compiler. Without the `switch` of its
+    merging they are the most that it asks for."""
     layouts = storage.compiled(kernel, slots, target)
     own, merging = layouts.own, layouts.merged
     bound, _ = found.peak({b.name: b.bytes for b in kernel.shared()})
-    merged = merging.dynamic < own.dynamic
+    merged = switch and merging.dynamic < own.dynamic
     best = merging if merged else own
     plan = Plan(
         policy,
@@ -140,6 +148,7 @@ def realise(
         bound,
         bulk=bulk.wanted(kernel, target),
         blocking=best.blocking,
+        switch=switch,
     )
     return replace(plan, resident=_resident(kernel, plan))
 

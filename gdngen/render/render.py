@@ -201,13 +201,16 @@ def _scalar(s: Scalar, text: Text) -> list[str]:
 
 
 def _pass_configs(plan: Plan, kernel: Kernel) -> list[str]:
-    configs = [] if plan.merged else ["tilelang.PassConfigKey.TL_DISABLE_SHARED_MEMORY_REUSE: True"]
+    off = plan.switch and not plan.merged
+    configs = ["tilelang.PassConfigKey.TL_DISABLE_SHARED_MEMORY_REUSE: True"] if off else []
     if kernel.roles:  # barriers between roles are all there are, and they are in the text
         configs += ["tilelang.PassConfigKey.TL_DISABLE_THREAD_STORAGE_SYNC: True"]
     if kernel.roles or kernel.fast_math:
         configs += ["tilelang.PassConfigKey.TL_ENABLE_FAST_MATH: True"]
     # Copies that run two rounds ahead end in a wait that must be counted when compiling.
-    return configs + (['"tirx.use_async_copy": False'] if plan.blocking else [])
+    # The key is that of 0.1.12 and later; the name in `PassConfigKey` is older than both.
+    waits = '"tirx.use_async_copy"' if plan.switch else "tilelang.PassConfigKey.TIR_USE_ASYNC_COPY"
+    return configs + ([f"{waits}: False"] if plan.blocking else [])
 
 
 # -- the module's head ---------------------------------------------------------------------------
@@ -249,6 +252,11 @@ def _storage_rows(p: Planned) -> list[str]:
 def _notes(p: Planned) -> list[str]:
     if p.plan.merged:
         return ["", "The compiler's own merging stays on: it asks for less than these slots would."]
+    if not p.plan.switch:
+        return [
+            "",
+            "The compiler's own merging can't be turned off: these slots are the most it asks for.",
+        ]
     return ["", "The compiler's own merging is off: these slots are all that the kernel asks for."]
 
 

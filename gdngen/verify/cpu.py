@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# Vectorised loops do not compile for float16 on target `c`.
-PASS_CONFIGS = {"tirx.disable_vectorize": True}
+from gdngen.verify import versions
+
 # A view is the bytes of another dtype.
 COMPILE_FLAGS = ["-O2", "-fno-strict-aliasing"]
 
@@ -86,7 +86,8 @@ def compile(path: str | Path) -> CpuKernel:
             target="c",
             target_host="c",
             execution_backend="cython",
-            pass_configs=PASS_CONFIGS,
+            # Vectorised loops do not compile for float16 on target `c`.
+            pass_configs=versions.disable_vectorize(),
             compile_flags=COMPILE_FLAGS,
         )
     buffers = [prim_func.buffer_map[var] for var in prim_func.params]

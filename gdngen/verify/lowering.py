@@ -129,6 +129,13 @@ def _remembered(key: str, kind: type, make: Callable[[], Any]) -> Any:
 
 
 def _lower(path: Path, target: str, overrides: dict[str, Any]) -> Lowered:
+    factory = load(path)
+    config = {**(factory.pass_configs or {}), **overrides}
+    return lowered(factory.get_tir, target, config, path.name)
+
+
+def lowered(make: Callable[[], Any], target: str, config: dict[str, Any], name: str) -> Lowered:
+    """Lower what `make` returns, a `prim_func`, under pass configs; `name` is what errors call it."""
     import tilelang
     from tilelang import tvm
 
@@ -137,13 +144,11 @@ def _lower(path: Path, target: str, overrides: dict[str, Any]) -> Lowered:
         if target.startswith("gfx")
         else {"kind": "cuda", "arch": target}
     )
-    factory = load(path)
-    config = {**(factory.pass_configs or {}), **overrides}
     try:
         with tvm.transform.PassContext(opt_level=3, config=config), device:
-            artifact = tilelang.lower(factory.get_tir(), target=device)
+            artifact = tilelang.lower(make(), target=device)
     except Exception as error:
-        raise LoweringError(f"{path.name}: {target}: {_reason(error)}") from error
+        raise LoweringError(f"{name}: {target}: {_reason(error)}") from error
     dynamic = 0
     for function in artifact.device_mod.functions.values():
         dynamic = max(dynamic, int(function.attrs.get("dyn_shared_memory_buf", 0)))

@@ -9,9 +9,10 @@ before the first write shows. Target `c` cannot store bfloat16: tiles and tensor
 
 from __future__ import annotations
 
-import math
 from types import ModuleType
 from typing import Any
+
+from gdngen.verify import versions
 
 # What orders threads and copies: here statements run one after the other.
 DROPPED_CALLS = (
@@ -77,7 +78,6 @@ def language(declared: list[tuple[Any, str]], bf16_views: bool = False) -> Stand
 
     import tilelang.language as T
     from tilelang.utils.language import to_buffer_region
-    from tvm.tirx import const
 
     def tensor(shape, dtype="float32", *args, **kwargs):
         buffer = T.Tensor(shape, stored(dtype), *args, **kwargs)
@@ -90,7 +90,7 @@ def language(declared: list[tuple[Any, str]], bf16_views: bool = False) -> Stand
         return buffer
 
     def unwritten(dtype):
-        return const(math.nan, dtype) if "float" in str(dtype) else T.min_value(dtype)
+        return versions.nan(dtype) if "float" in str(dtype) else T.min_value(dtype)
 
     def view(src, shape=None, dtype=None):
         shape = src.shape if shape is None else shape
@@ -214,7 +214,7 @@ def language(declared: list[tuple[Any, str]], bf16_views: bool = False) -> Stand
         "fma": lambda a, b, c: a * b + c,
         "gemm": gemm,
         "get_thread_binding": no_threads,
-        "Kernel": lambda *blocks, threads=None, **_: T.Kernel(*blocks),
+        "Kernel": lambda *blocks, threads=None, **_: T.Kernel(*blocks, **versions.on_cpu()),
         "Parallel": lambda *extents, **_: T.grid(*extents),
         "Pipelined": loop,
         "reshape": lambda src, shape: view(src, shape),

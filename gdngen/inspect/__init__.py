@@ -1,0 +1,1 @@
+"""Hand-written TileLang kernels, read and judged without being run: `gdngen inspect`."""
