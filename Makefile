@@ -5,13 +5,14 @@
 # make mutate   delete each barrier of a kernel per spec and dtype: does the emulator miss it? (long)
 # make fuzz     random specs, planned under every policy and judged (long)
 # make record   lower what is new in generated/ and remember the bytes it asks for
+# make compat   a sample of kernels under every TileLang that is claimed, each in an environment (long)
 # make regen    fail unless generated/ and specs/schema.json are exactly what gdngen writes
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 PYTEST := $(VENV)/bin/python -m pytest -n 2 --dist worksteal -q
 
-.PHONY: all render test test-all emulate mutate fuzz record regen clean
+.PHONY: all render test test-all emulate mutate fuzz record compat regen clean
 
 all: render
 
@@ -41,6 +42,9 @@ fuzz: $(READY)
 
 record: $(READY)
 	$(VENV)/bin/python tests/record.py
+
+compat: $(READY)
+	$(VENV)/bin/python tests/compat.py
 
 WRITTEN := generated specs/schema.json
 regen: $(READY)

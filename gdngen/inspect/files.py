@@ -189,10 +189,21 @@ class _Outside:
         statements = self.body.block(launch.body, env)
         body = self.body
         return Kernel(
-            found.name, found.path[0].name, body.where(found.path[-1]), self.shown, body.threads, body.grid, body.ranges,
-            body.tiles, statements, body.barriers, self.reuse, self.waits, tuple(body.notes.values()),
+            found.name,
+            found.path[0].name,
+            body.where(found.path[-1]),
+            self.shown,
+            body.threads,
+            body.grid,
+            body.ranges,
+            body.tiles,
+            statements,
+            body.barriers,
+            self.reuse,
+            self.waits,
+            tuple(body.notes.values()),
             tuple(body.layouts),
-        )  # fmt: skip
+        )
 
     def setting(self, name: str) -> ast.Constant | None:
         if name in self.settings:
