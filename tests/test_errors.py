@@ -60,7 +60,7 @@ MISTAKES = {
         'grid: {c: "ceildiv(T, N)", b: B}\n',
         "",
         "the spec has no 'grid'",
-        "docs/spec.md",
+        "gdngen docs",
         (1, 1),
     ),
     "unknown role": (
