@@ -137,8 +137,8 @@ def fits(options, loaded: list[Loaded], on: Device) -> bool:
 
 def _check(options) -> int:
     root = _home(options)
-    given = options.specs or options.set or options.out or options.templates
-    plain = not given and given.wish(options) == planning.Wish()
+    narrowed = options.specs or options.set or options.out or options.templates
+    plain = not narrowed and given.wish(options) == planning.Wish()
     if plain and not options.full and _remembered(root):
         print(f"{root} is what the specs render (unchanged since the last check)")
         return 0
