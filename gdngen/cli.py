@@ -56,3 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     benching.add(commands)
     starting.add(commands)
     return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

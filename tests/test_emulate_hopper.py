@@ -97,14 +97,14 @@ def test_roles_are_tried_on_more_than_they_have_room_for():
     assert [sizes[n] for n in ("NC", "P", "SEG", "HV", "B")] == [13, 2, 7, 1, 1]
     assert 12 * 64 < sizes["T"] < 13 * 64 and len(others) == 2
     given = emulate.inputs(kernel, trial)
-    bound, steps = float(given["scale"][1]), given["gl"][0, 0, 0]
+    bound, steps = float(given["cutoff"][0]), given["gl"][0, 0, 0]
     assert float(steps.sum()) < bound < float(steps.max())
     narrow, _ = shipped("forward_hopper_narrow", io="float16", layout="bthd")
     assert emulate.trials(narrow)[0].sizes["P"] == 2
 
 
 def test_a_pipelined_kernel_for_sm_90():
-    wish = {"BC": "64", "DK": "64", "DV": "64", "io": "bfloat16", "layout": "bhtd"}
+    wish = {"BC": "64", "DK": "64", "DV": "64", "io": "bfloat16", "layout": "bhtd", "EACH": "1"}
     (found,) = driver.load(ROOT / "specs" / "prepare_blocked.yaml", wish).variants
     path = ROOT / "generated" / "prepare_blocked" / f"{found.kernel.module}_sm_90.py"
     done = emulate.emulate(found.kernel, path, (), sanitize=False, target=HOPPER)

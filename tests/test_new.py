@@ -1,5 +1,6 @@
 """`gdngen new`: a spec to start from, which is right as it is."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -172,7 +173,7 @@ def test_without_a_spec_it_says_how_to_get_one(tmp_path):
 )
 def test_what_is_not_installed_is_named(args, mine, monkeypatch, capsys):
     monkeypatch.chdir(mine.parent)
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert cli.main(args) == 2
     assert "needs torch and tilelang: pip install 'gdngen[run]'" in capsys.readouterr().err
     assert cli.main(["verify", "mine.yaml", "--judge-only"]) == 0

@@ -218,6 +218,8 @@ class Body(Places):
                 f"a loop over {ast.unparse(node.iter.func)} is not understood: taken as serial",
             )
         axes = self.axes(node, node.iter.args, env, bounds=kind != "grid")
+        if len(node.iter.args) == 1:
+            self.rounds[axes[0].id] = ast.unparse(node.iter.args[0])
         body = self.block(node.body, env)
         extents = [a.extent for a in axes]
         trips = None if None in extents else prod(extents)
@@ -282,7 +284,21 @@ class Body(Places):
         test = self.scalars(node, [node.test], env)
         then, other = self.arms(node, env, lambda body: self.block(body, env))
         lanes = self.by_thread(node.test, env) and bool(node.orelse)
-        return [*test, Branch(self.where(node), then, other, lanes)]
+        another = not node.orelse and self.is_another_round(node.test, env)
+        return [*test, Branch(self.where(node), then, other, lanes, another)]
+
+    def is_another_round(self, test: ast.expr, env: Env) -> bool:
+        """Whether a condition says that the loop around has another round: `n + 1 < count`."""
+        match test:
+            case ast.Compare(
+                left=ast.BinOp(left=ast.Name(id=name), op=ast.Add(), right=ast.Constant(value=1)),
+                ops=[ast.Lt()],
+                comparators=[count],
+            ):
+                var = env.get(name)
+                found = self.rounds.get(var.id) if isinstance(var, ast.Name) else None
+                return found == ast.unparse(count)
+        return False
 
     def arms(self, node: ast.If, env: Env, read):
         """Both arms, each with the names as they are before."""

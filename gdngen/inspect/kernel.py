@@ -168,12 +168,14 @@ class Loop:
 
 @dataclass(frozen=True)
 class Branch:
-    """Arms of an `if`; `side_by_side` where threads go different ways at one time."""
+    """Arms of an `if`; `side_by_side` where threads go different ways at one time, `another` where the
+    condition is that the loop around has another round."""
 
     where: Location
     then: tuple[Statement, ...]
     other: tuple[Statement, ...]
     side_by_side: bool = False
+    another: bool = False
 
 
 Statement = Leaf | Loop | Branch

@@ -103,7 +103,10 @@ class _Flow:
                 exits = ends if s.trips else exits | ends
             elif isinstance(s, Branch):
                 then = self.walk(s.then, exits, loop, pipelined, True)
-                exits = then | self.walk(s.other, exits, loop, pipelined, True)
+                # Without another round the loop is over: a round follows the other way alone.
+                exits = (
+                    then if s.another else then | self.walk(s.other, exits, loop, pipelined, True)
+                )
         return exits
 
     def successors(self, exit: int) -> set[int]:

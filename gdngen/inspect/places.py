@@ -57,6 +57,7 @@ class Places:
         self.folder = Folder(self.names, lambda tile: self.tiles[tile].shape)
         self.tiles: dict[str, Tile] = {}
         self.vars: set[str] = set()  # tiles that are assigned to by name
+        self.rounds: dict[str, str] = {}  # of a loop's variable: how many there are, as written
         self.ranges: dict[str, tuple[float, float]] = {}
         self.grid: dict[str, ast.expr] = {}
         self.notes: dict[tuple[int, str], Note] = {}

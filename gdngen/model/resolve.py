@@ -225,10 +225,12 @@ class _Resolver:
         wrong = ""
         if name.text not in grid:
             wrong = f"unknown block index '{name.text}'{did_you_mean(name.text, grid)}"
-        elif not self.holds(self.spec.asynchronous, "async"):
+        elif self.spec.asynchronous is None:
             wrong = "only a block that copies by itself takes several: async is not true"
         elif self.spec.roles:
             wrong = "roles have loops of their own"
+        elif not self.holds(self.spec.asynchronous, "async"):
+            return None
         elif read:
             wrong = f"'{read[0].name}' is read once a block, not once a round"
         try:
