@@ -56,6 +56,11 @@ FORWARD = (
     Case("forward", 1, 16, 32, 32768),
     Case("forward", 1, 16, 64, 8192),
     Case("forward", 4, 16, 32, 2048),
+    Case("forward", 2, 32, 32, 8192, numbers="no_decay"),
+    Case("forward", 2, 32, 32, 8192, 64, 64, numbers="no_decay"),
+    Case("forward", 1, 16, 16, 32768, numbers="no_decay"),
+    Case("forward", 1, 16, 64, 8192, numbers="no_decay"),
+    Case("forward", 4, 16, 32, 2048, numbers="no_decay"),
     Case("forward", 1, 16, 48, 8192),
     Case("forward", 1, 2, 8, 8192),
     Case("forward", 1, 4, 8, 8192),
@@ -132,7 +137,9 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     made.add_argument("--parts", default=",".join(PARTS), help=f"some of: {','.join(ALL)}")
-    made.add_argument("--select", metavar="GLOB", default="*", help="cases, by 'variant shape'")
+    made.add_argument(
+        "--select", metavar="GLOB", action="append", help="cases, by 'variant shape'; may be repeated"
+    )
     made.add_argument(
         "--out", type=Path, default=Path(os.environ.get("OUT", "forward-results")), metavar="DIR"
     )
@@ -144,8 +151,12 @@ def _parser() -> argparse.ArgumentParser:
     return made
 
 
-def picked(part: str, select: str) -> list[Case]:
-    return [c for c in CASES[part] if fnmatch.fnmatchcase(f"{c.variant} {c.shape}", select)]
+def picked(part: str, select: list[str] | None) -> list[Case]:
+    return [
+        c
+        for c in CASES[part]
+        if any(fnmatch.fnmatchcase(f"{c.variant} {c.shape}", glob) for glob in select or ["*"])
+    ]
 
 
 # -- the parts, one after the other ----------------------------------------------------------------
@@ -222,7 +233,8 @@ def _part(options: argparse.Namespace, part: str, stop: float) -> Run:
 def _child(options: argparse.Namespace, part: str, stop: float, first: int = 0) -> str:
     """Runs a part in a process of its own; '' where it came to its end, else what became of it."""
     command = [sys.executable, __file__, "--inside", part, "--first", str(first)]
-    command += ["--out", str(options.out), "--select", options.select, "--peers", options.peers]
+    command += ["--out", str(options.out), "--peers", options.peers]
+    command += [f"--select={glob}" for glob in options.select or ()]
     command += ["--workers", str(options.workers), "--parts", options.parts]
     command += ["--seconds", str(max(1, int(stop - time.monotonic())))]
     log = options.out / f"{part}.jsonl"

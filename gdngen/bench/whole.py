@@ -36,7 +36,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 DEVICE = "cuda"
 NUMBERS = ("usual", "no_decay", "strong_decay", "same_keys")
 # Steps of a log gate: so weak that a state outlives its chunk; so strong that none does.
-MILD, STRONG = 0.05, 20.0
+MILD, STRONG = 0.1, 20.0
 
 
 @dataclass(frozen=True)
