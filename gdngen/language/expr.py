@@ -11,7 +11,7 @@ substitute ast + values -> ast with known names written as numbers
 import ast
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Container, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 Value = int | float | bool | str
@@ -251,6 +251,21 @@ def substitute(node: ast.AST, values: Mapping[str, Value]) -> ast.AST:
     """A copy with every known name written as its value."""
     nodes = {name: ast.Constant(values[name]) for name in names(node) if name in values}
     return _Names(nodes).visit(copied(node))
+
+
+def divides(node: ast.AST, known: Container[str]) -> bool:
+    """Whether it divides by what is not known before the kernel runs: some forty instructions a time."""
+    for n in ast.walk(node):
+        match n:
+            case ast.BinOp(op=ast.FloorDiv() | ast.Mod(), right=by):
+                pass
+            case ast.Call(func=ast.Name(id="ceildiv"), args=[_, by]):
+                pass
+            case _:
+                continue
+        if any(name.id not in known for name in names(by)):
+            return True
+    return False
 
 
 def renamed(node: ast.AST, meant: Mapping[str, str]) -> ast.AST:

@@ -185,6 +185,9 @@ def _stages(p: Planned, text: Text, home: Home) -> list[dict]:
 def _scalar(s: Scalar, text: Text) -> list[str]:
     """Lines that work out a number of a block; of a walk, a loop over the terms of its sum."""
     name = safe(s.name)
+    if s.walk is None and expr.divides(s.value, dict(text.kernel.values)):
+        # a bare name would be the expression itself, divided again wherever it is read
+        return [f'{name} = T.alloc_var("{s.dtype}")', f"{name} = {text.expr(s.value)}"]
     if s.walk is None:
         return [f"{name} = {text.expr(s.value)}"]
     total = safe(rewrite.fresh(text.kernel, f"{s.name}_sum"))

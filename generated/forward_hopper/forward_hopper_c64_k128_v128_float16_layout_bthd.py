@@ -145,6 +145,7 @@ def forward_hopper():
         final: T.Tensor([F, HV, DK, DV], acc),
     ):
         with T.Kernel(HV, B, P, threads=512) as (h, b, s):
+            hk = T.alloc_var("int32")
             hk = h // (HV // H)
             c0 = s * SEG
             count = T.max(T.min(SEG, NC - c0), 1)

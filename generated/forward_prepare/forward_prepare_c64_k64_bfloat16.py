@@ -57,6 +57,8 @@ def forward_prepare():
     ):
         with T.Kernel(T.ceildiv(NC, 4), HV, B, threads=128) as (c, h, b):
             T.annotate_min_blocks_per_sm(4)
+            hk = T.alloc_var("int32")
+            hk = h // (HV // H)
             k_s = T.alloc_shared([BC, DK], io)
             g_s = T.alloc_shared([4, BC], acc)
             beta_s = T.alloc_shared([4, BC], acc)
@@ -75,9 +77,7 @@ def forward_prepare():
             k_s_full = T.alloc_barrier(arrive_count=[128])
 
             # load
-            T.tma_copy(
-                k[b, h // (HV // H), c * 4 * BC : (c * 4 + 1) * BC, :], k_s, barrier=k_s_full
-            )
+            T.tma_copy(k[b, hk, c * 4 * BC : (c * 4 + 1) * BC, :], k_s, barrier=k_s_full)
             T.barrier_arrive(k_s_full)
             for n, i in T.Parallel(4, BC):
                 g_s[n, i] = g[b, h, (c * 4 + n) * BC + i]
@@ -106,7 +106,7 @@ def forward_prepare():
                 T.sync_threads()
                 if n + 1 < T.max(T.min(4, NC - c * 4), 1):
                     T.tma_copy(
-                        k[b, h // (HV // H), (c * 4 + n + 1) * BC : (c * 4 + n + 2) * BC, :],
+                        k[b, hk, (c * 4 + n + 1) * BC : (c * 4 + n + 2) * BC, :],
                         k_s,
                         barrier=k_s_full,
                     )
