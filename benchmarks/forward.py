@@ -11,10 +11,10 @@ beside   the cases of `errors` once more, with FLA's error beside ours: last, si
          tuned anew for every one
 tune     only where asked for: other variants of those kernels, on the same tensors
 
-Kernels are compiled side by side first. Each part runs in a process of its own, which writes every
-case down as it is done: one that crashes or hangs is told, and the part goes on behind it. Results go
-to DIR (default: $OUT, else forward-results) as JSON; tables are printed. Exit code 1 where anything is
-wrong.
+Kernels are compiled side by side first, and so are the peers', which else compile dozens of candidates
+one after the other; which of them is the fastest they find out when they are timed, with the GPU to
+themselves. Each part runs in a process of its own, which writes every case down as it is done: one that
+crashes or hangs is told, and the part goes on behind it. Results go to DIR (default: $OUT, else forward-results) as JSON; tables are printed. Exit code 1 where anything is wrong.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ PARTS = ("errors", "forward", "decode", "steps", "beside")
 ALL = (*PARTS, "tune")
 TOOLKIT = "/usr/local/cuda/bin"  # where nvcc is, if not on the path
 QUIET = 180  # seconds that a case may take before it is taken for hanging
+WARM = 12  # processes that compile what peers choose from
 CHILD = {"TILELANG_PRINT_ON_COMPILATION": "0", "PYTHONUNBUFFERED": "1"}
 
 DIMS = ((64, 64), (128, 128), (96, 192), (256, 256))
@@ -138,7 +139,10 @@ def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     made.add_argument("--parts", default=",".join(PARTS), help=f"some of: {','.join(ALL)}")
     made.add_argument(
-        "--select", metavar="GLOB", action="append", help="cases, by 'variant shape'; may be repeated"
+        "--select",
+        metavar="GLOB",
+        action="append",
+        help="cases, by 'variant shape'; may be repeated",
     )
     made.add_argument(
         "--out", type=Path, default=Path(os.environ.get("OUT", "forward-results")), metavar="DIR"
@@ -146,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=int, default=540, help="start nothing after so long")
     made.add_argument("--peers", default="all")
     made.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    made.add_argument("--inside", choices=("build", *ALL), help=argparse.SUPPRESS)
+    made.add_argument("--inside", choices=("build", "warm", *ALL), help=argparse.SUPPRESS)
     made.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     return made
 
@@ -174,6 +178,7 @@ def _all(options: argparse.Namespace) -> int:
     for part in ("build", *ALL):
         (options.out / f"{part}.jsonl").unlink(missing_ok=True)
     _child(options, "build", stop)
+    _warm(options, stop)
     found: dict[str, Run] = {}
     bad = 0
     for part in (p for p in ALL if p in parts):
@@ -258,6 +263,60 @@ def _child(options: argparse.Namespace, part: str, stop: float, first: int = 0) 
     return "" if child.returncode == 0 else f"exit code {child.returncode}: {last}"
 
 
+def _warm(options: argparse.Namespace, stop: float) -> None:
+    """Has peers compile what they choose from, side by side; what they choose here is forgotten."""
+    if options.peers == "none" or not set(options.parts.split(",")) & {
+        "forward",
+        "decode",
+        "beside",
+    }:
+        return
+    command = [sys.executable, __file__, "--inside", "warm", "--peers", options.peers]
+    command += ["--parts", options.parts, "--out", str(options.out)]
+    command += [f"--select={glob}" for glob in options.select or ()]
+    command += ["--seconds", str(max(1, int(stop - time.monotonic())))]
+    env = {**os.environ, **CHILD, "FLA_CACHE_RESULTS": "0"}
+    began = time.monotonic()
+    children = [
+        subprocess.Popen(
+            [*command, "--first", str(i)],
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for i in range(WARM)
+    ]
+    for child in children:
+        try:
+            child.wait(max(1.0, stop - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+    print(f"peers compiled in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def _warmed(options: argparse.Namespace) -> int:
+    """The first calls of every WARMth kind of case: few rows, as many heads and as wide."""
+    import torch
+
+    parts = [p for p in options.parts.split(",") if p in ("forward", "decode", "beside")]
+    small = [
+        replace(c, T=min(c.T, 128), N=min(c.N, 2), numbers="usual")
+        for part in parts
+        for c in picked(part, options.select)
+    ]
+    for c in list(dict.fromkeys(small))[options.first :: WARM]:
+        for who, _, rule in whole.contenders(c, options.peers)[0]:
+            if who == timings.OURS:
+                continue
+            try:
+                with torch.no_grad():
+                    rule(**whole.inputs(c))
+                torch.cuda.synchronize()
+            except Exception as e:  # told when it is timed
+                print(f"{who} at {c.variant} {c.shape}: {e}", file=sys.stderr)
+    return 0
+
+
 def _echo(stream, lines: list[str]) -> None:
     for line in stream:
         lines.append(line)
@@ -304,6 +363,8 @@ def _inside(options: argparse.Namespace) -> int:
     log = options.out / f"{options.inside}.jsonl"
     if options.inside == "build":
         return _build(options, log)
+    if options.inside == "warm":
+        return _warmed(options)
     part = options.inside
     machine, rate = gpu.machine(), gpu.copy_rate()
     _note(log, "machine", machine)

@@ -297,7 +297,7 @@ def test_the_cases_of_the_script():
     for part, cases in made.CASES.items():
         assert len(set(cases)) == len(cases), part
         assert all(c.HV % c.H == 0 for c in cases)
-    assert [c.B for c in made.picked("decode", "*k128*bfloat16 *H=32,*")] == [1, 8, 32, 128]
+    assert [c.B for c in made.picked("decode", ["*k128*bfloat16 *H=32,*"])] == [1, 8, 32, 128]
 
 
 def test_an_empty_log_is_an_empty_run(tmp_path):

@@ -55,7 +55,7 @@ def forward_prepare():
         gx: T.Tensor([B, HV, NC, 3 * BC], acc),
         gl: T.Tensor([B, HV, NC], acc),
     ):
-        with T.Kernel(HV, T.ceildiv(NC, 4), B, threads=128) as (h, c, b):
+        with T.Kernel(T.ceildiv(NC, 4), HV, B, threads=128) as (c, h, b):
             T.annotate_min_blocks_per_sm(4)
             hk = T.alloc_var("int32")
             hk = h // (HV // H)
