@@ -6,8 +6,10 @@ dataflow over the structured program, loops to a fixed point) and that something
 Two buffers interfere if they are live at one statement, so a statement's source and target always do.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from gdngen.errors import Report
 from gdngen.model import model, written
@@ -33,19 +35,31 @@ class Analysis:
 
     def span(self, name: str) -> tuple[int, int]:
         """Positions in `order` of the first and the last statement at which a buffer is live."""
-        at = [i for i, leaf in enumerate(self.order) if name in self.live[leaf.id]]
-        return at[0], at[-1]
+        return self._spans[name]
+
+    @cached_property
+    def _spans(self) -> Mapping[str, tuple[int, int]]:
+        spans: dict[str, tuple[int, int]] = {}
+        for i, leaf in enumerate(self.order):
+            for name in self.live[leaf.id]:
+                spans[name] = spans.get(name, (i, i))[0], i
+        return spans
 
     def stages(self, name: str) -> tuple[str, str]:
         first, last = self.span(name)
         return self.order[first].stage, self.order[last].stage
 
     def interfere(self, a: str, b: str) -> bool:
-        return a != b and (
-            a in self.private
-            or b in self.private
-            or any(a in s and b in s for s in self.live.values())
-        )
+        return a != b and (a in self.private or b in self.private or b in self._beside[a])
+
+    @cached_property
+    def _beside(self) -> Mapping[str, Names]:
+        """Buffer -> those that are live at a statement where it is."""
+        beside: dict[str, set[str]] = defaultdict(set)
+        for names in self.live.values():
+            for name in names:
+                beside[name] |= names
+        return defaultdict(frozenset, {name: frozenset(them) for name, them in beside.items()})
 
     def meeting(self, a: str, b: str) -> Leaf | None:
         """The first statement at which both are live."""
