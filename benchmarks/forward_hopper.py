@@ -132,13 +132,14 @@ def main():
         scale, cutoff = (torch.tensor([x], device="cuda") for x in (D**-0.5, CUTOFF))
         count = B if states else 0
         start = torch.randn(count, HV, D, D, device="cuda")
+        before = start[:, :, None] if D == 128 else start
         final = torch.full_like(start, math.nan)
         rows_of = [x.transpose(1, 2).contiguous() if layout == "bthd" else x for x in (q, k, v)]
         out = torch.full_like(rows_of[2], math.nan)
         o = out.transpose(1, 2) if layout == "bthd" else out
 
         def run():
-            kernels[dtype, layout, D](*rows_of, a, gx, gl, scale, cutoff, start, out, final)
+            kernels[dtype, layout, D](*rows_of, a, gx, gl, scale, cutoff, before, out, final)
 
         run()
         torch.cuda.synchronize()

@@ -102,6 +102,7 @@ def chunk_gated_delta_rule(
     )
     SEG = -(-NC // max(1, min(sms // (B * HV), NC // 8)))
     P = -(-NC // SEG)
+    carry = hopper and DK == 128 and (P > 2)
     call.check(
         DK % 32 == 0 and DK <= 256, "'k' has rows of {DK}: 32, 64, ..., 256 are served", DK=DK
     )
@@ -137,6 +138,9 @@ def chunk_gated_delta_rule(
     a = call.new([B if hopper else 0, HV, P * SEG, BC, BC], "io")
     gx = call.new([B if hopper else 0, HV, P * SEG, 3 * BC], "acc")
     gl = call.new([B if hopper else 0, HV, P * SEG], "acc")
+    far = call.new([B if carry else 0, HV, P], "acc")
+    parts = call.new([B if carry else 0, HV, P, 2, DK, DV], "acc")
+    starts = call.new([B if carry else 0, HV, P, DK, DV], "acc")
     cutoff = call.number("cutoff", -12)
     o = call.new([B, T, HV, DV], "io")
     final_state = call.new([N if output_final_state else 0, HV, DK, DV], "acc")
@@ -213,6 +217,28 @@ def chunk_gated_delta_rule(
             gx=gx,
             gl=gl,
         )
+    if carry:
+        call.launch(
+            "forward_carry",
+            dict(BC=BC, DK=DK, DV=DV, io=call.dtype("io"), layout="bthd"),
+            k=kn if use_qk_l2norm_in_kernel else k,
+            v=v,
+            a=a,
+            gx=gx,
+            gl=gl.view(len(gl), HV, P, SEG),
+            cutoff=cutoff,
+            first=initial_state,
+            far=far,
+            parts=parts,
+        )
+        call.launch(
+            "forward_join",
+            dict(DK=DK, DV=DV, BV=16),
+            far=far,
+            parts=parts,
+            first=initial_state,
+            starts=starts,
+        )
     if hopper and DK == 128:
         call.launch(
             "forward_hopper",
@@ -225,7 +251,7 @@ def chunk_gated_delta_rule(
             gl=gl.view(len(gl), HV, P, SEG),
             scale=scale,
             cutoff=cutoff,
-            first=initial_state,
+            first=starts if carry else initial_state.view(len(initial_state), HV, 1, DK, DV),
             o=o,
             final=final_state,
         )

@@ -12,7 +12,7 @@ from gdngen.verify import coroutines, cpu, recurrence
 
 ROOT = Path(__file__).resolve().parent.parent
 FUNCTIONS = catalog.load(ROOT / "generated" / "gated_delta_rule.py", "chunk_gated_delta_rule")
-ROLES = ("forward_hopper", "forward_hopper_narrow")
+ROLES = ("forward_hopper", "forward_hopper_narrow", "forward_carry")
 PADS = (0, 0, 0, 0, 0, 1), (0, 0, 0, 1)  # a chunk behind the last row
 HOPPER = 90, 232_448  # architecture, bytes of shared memory that a block may have
 
@@ -91,6 +91,33 @@ def test_the_function_runs_roles_on_hopper(with_roles, DK, T, io):
     assert error(o, want_o) < near and error(final, want_final) < near
     used = [f.path.parent.name for f in with_roles if isinstance(f, runtime.Found)]
     assert used[-2:] == ["forward_prepare", ROLES[DK == 64]]
+
+
+SLOW, FAST = 0.0, 0.05  # what a log gate falls by a step: 8 chunks don't decay at all, or below e^-25
+GATES = {
+    "no decay": [[SLOW, SLOW, SLOW], [SLOW, SLOW, SLOW]],
+    "mixed": [[SLOW, FAST, SLOW], [FAST, SLOW, FAST]],
+    "decay": [[FAST, FAST, FAST], [FAST, FAST, FAST]],
+}
+
+
+@pytest.mark.parametrize("case", GATES)
+def test_states_of_segments_from_each_other(with_roles, case):
+    """Three segments of eight chunks, the last one ragged; two heads whose segments decay or don't."""
+    T = 24 * 64 - 30
+    q, k, v, g, beta = inputs("bfloat16", B=1, T=T, H=1, HV=2, DK=128, DV=128)
+    steps = torch.tensor(GATES[case]).repeat_interleave(8 * 64, 1)[:, :T]  # [heads, T]
+    g = -steps.T[None].contiguous()
+    torch.manual_seed(1)
+    first = torch.randn(1, 2, 128, 128)
+    o, final = FUNCTIONS(q, k, v, g, beta, initial_state=first, output_final_state=True)
+    want_o, want_final = recurrence.gated_delta_rule(q, k, v, g, beta, initial_state=first)
+    assert error(o, want_o) < 8e-3 and error(final, want_final) < 8e-3
+    for end in (512, 1024):  # the rows behind each start, by themselves
+        rows = slice(end, end + 64)
+        assert error(o[:, rows], want_o[:, rows]) < 8e-3
+    used = [f.path.parent.name for f in with_roles if isinstance(f, runtime.Found)]
+    assert used[-4:] == ["forward_prepare", "forward_carry", "forward_join", "forward_hopper"]
 
 
 WHY = {

@@ -214,6 +214,7 @@ def _forms(level: str, says: Reference) -> dict[str, Schema]:
                 "dtype": dtype,
                 "doc": doc,
                 "sample": _or_expression(samples),
+                "partly": EXPR,
                 "when": when,
             }
         case "buffer":

@@ -273,11 +273,16 @@ class _Reader(StatementReader):
             role = self.needed(node, key, "role", ROLES)
             sample = self.choice(node.get("sample"), "sample", SAMPLES) or "normal"
             when, doc = self.expr(node.get("when"), "when"), self.doc(node)
+            partly = self.expr(node.get("partly"), "partly")
             if not self.name(key, "tensor"):
                 continue
             faulty = not (shape and dtype and role) or (when is None) != (node.get("when") is None)
+            if partly and role == "in":
+                self.error(partly.where(), f"'{key.text}' is only read", "leave 'partly' out")
             dtype, role = dtype or key, role or "inout"
-            out.append(Tensor(key.text, key.where, role, shape, dtype, doc, sample, when, faulty))
+            out.append(
+                Tensor(key.text, key.where, role, shape, dtype, doc, sample, when, faulty, partly)
+            )
         return tuple(out)
 
     def buffers(self, root: Mapping) -> tuple[Buffer, ...]:

@@ -35,7 +35,7 @@ KEYS = {
     "walk": "sum over until most",
     "layout": "when swap tensors grid",
     "variants": "forall where also",
-    "tensor": "role shape dtype doc sample when",
+    "tensor": "role shape dtype doc sample partly when",
     "buffer": "scope shape dtype live reuse stages doc when",
     "copy": "copy",
     "fill": "fill",
@@ -92,6 +92,7 @@ class Tensor:
     sample: str | Source = "normal"
     when: Source | None = None
     faulty: bool = False
+    partly: Source | None = None
 
 
 @dataclass(frozen=True)

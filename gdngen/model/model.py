@@ -19,7 +19,10 @@ BYTES = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor in global memory; `shape` is in the author's terms (a runtime size stays a name)."""
+    """A tensor in global memory; `shape` is in the author's terms (a runtime size stays a name).
+
+    `partly` where the kernel may leave elements of it as they were.
+    """
 
     name: str
     where: Location
@@ -29,6 +32,7 @@ class Tensor:
     dtype_name: str
     doc: str
     sample: str
+    partly: bool = False
 
 
 @dataclass(frozen=True)

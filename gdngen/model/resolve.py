@@ -129,7 +129,10 @@ class _Resolver:
         dtype = self.cx.dtype(t.dtype, t.name)
         shape = tuple(s.node for s in sides)
         sample = self.cx.word(t.sample, "sample", SAMPLES)
-        return model.Tensor(t.name, t.where, t.role, shape, dtype, t.dtype.text, t.doc, sample)
+        partly = t.partly is not None and self.cx.static(t.partly)
+        return model.Tensor(
+            t.name, t.where, t.role, shape, dtype, t.dtype.text, t.doc, sample, partly
+        )
 
     def buffer(self, b: syntax.Buffer) -> model.Buffer:
         cx = self.cx
