@@ -77,11 +77,11 @@ def forward_prepare():
             k_s_full = T.alloc_barrier(arrive_count=[128])
 
             # load
-            T.tma_copy(k[b, c * 4 * BC : (c * 4 + 1) * BC, hk, :], k_s, barrier=k_s_full)
+            T.tma_copy(k[b, c * 4 * BC : c * 4 * BC + BC, hk, :], k_s, barrier=k_s_full)
             T.barrier_arrive(k_s_full)
             for n, i in T.Parallel(4, BC):
-                g_s[n, i] = g[b, (c * 4 + n) * BC + i, h]
-                beta_s[n, i] = beta[b, (c * 4 + n) * BC + i, h]
+                g_s[n, i] = g[b, c * 4 * BC + n * BC + i, h]
+                beta_s[n, i] = beta[b, c * 4 * BC + n * BC + i, h]
 
             # gates
             T.cumsum(g_s, g_s, dim=1)
@@ -106,7 +106,7 @@ def forward_prepare():
                 T.sync_threads()
                 if n + 1 < T.max(T.min(4, NC - c * 4), 1):
                     T.tma_copy(
-                        k[b, (c * 4 + n + 1) * BC : (c * 4 + n + 2) * BC, hk, :],
+                        k[b, c * 4 * BC + (n + 1) * BC : c * 4 * BC + (n + 2) * BC, hk, :],
                         k_s,
                         barrier=k_s_full,
                     )
