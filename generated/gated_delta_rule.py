@@ -95,12 +95,12 @@ def chunk_gated_delta_rule(
             dict(DK=DK, DV=DV),
         ),
         (
-            False if has_cu_seqlens else True,
-            "sequences lie one behind the other, with 'cu_seqlens'",
-            dict(),
+            2 * HV * N >= sms if has_cu_seqlens else True,
+            "{N} sequences of {HV} heads, which blocks take whole, leave most of the device idle",
+            dict(N=N, HV=HV),
         ),
     )
-    SEG = -(-NC // max(1, min(sms // (B * HV), NC // 8)))
+    SEG = NC if has_cu_seqlens else -(-NC // max(1, min(sms // (B * HV), NC // 8)))
     P = -(-NC // SEG)
     carry = hopper and DK == 128 and (P > 2)
     call.check(
@@ -209,10 +209,18 @@ def chunk_gated_delta_rule(
     if hopper:
         call.launch(
             "forward_prepare",
-            dict(BC=BC, DK=DK, io=call.dtype("io"), layout="bthd"),
+            dict(
+                BC=BC,
+                DK=DK,
+                io=call.dtype("io"),
+                layout="bthd",
+                varlen=varlen,
+                EACH=1 if has_cu_seqlens else 4,
+            ),
             k=kn if use_qk_l2norm_in_kernel else k,
             g=g,
             beta=beta,
+            chunks=chunks,
             a=a,
             gx=gx,
             gl=gl,
@@ -242,7 +250,7 @@ def chunk_gated_delta_rule(
     if hopper and DK == 128:
         call.launch(
             "forward_hopper",
-            dict(BC=BC, DK=DK, DV=DV, io=call.dtype("io"), layout="bthd"),
+            dict(BC=BC, DK=DK, DV=DV, io=call.dtype("io"), layout="bthd", varlen=varlen),
             q=qn if use_qk_l2norm_in_kernel else q,
             k=kn if use_qk_l2norm_in_kernel else k,
             v=v,
@@ -252,13 +260,14 @@ def chunk_gated_delta_rule(
             scale=scale,
             cutoff=cutoff,
             first=starts if carry else initial_state.view(len(initial_state), HV, 1, DK, DV),
+            cu=cu_seqlens,
             o=o,
             final=final_state,
         )
     if hopper and DK == 64:
         call.launch(
             "forward_hopper_narrow",
-            dict(BC=BC, DK=DK, DV=DV, io=call.dtype("io"), layout="bthd"),
+            dict(BC=BC, DK=DK, DV=DV, io=call.dtype("io"), layout="bthd", varlen=varlen),
             q=qn if use_qk_l2norm_in_kernel else q,
             k=kn if use_qk_l2norm_in_kernel else k,
             v=v,
@@ -268,6 +277,7 @@ def chunk_gated_delta_rule(
             scale=scale,
             cutoff=cutoff,
             first=initial_state,
+            cu=cu_seqlens,
             o=o,
             final=final_state,
         )

@@ -19,7 +19,10 @@ HOPPER = 90, 232_448  # architecture, bytes of shared memory that a block may ha
 
 def variant(spec: str, **values):
     """A shipped variant's kernel and file."""
-    wish = {name: str(value) for name, value in values.items()}
+    wish = {
+        name: str(value).replace("True", "true").replace("False", "false")
+        for name, value in values.items()
+    }
     (found,) = driver.load(ROOT / "specs" / f"{spec}.yaml", wish).variants
     return found.kernel, ROOT / "generated" / spec / f"{found.kernel.module}.py"
 
@@ -51,7 +54,7 @@ def test_chunks_are_prepared_as_by_a_float64_inverse(io, DK, layout, alike):
         for x, d in zip(want, (k.dtype, torch.float32, torch.float32))
     )
     given = [x.transpose(1, 2).contiguous() if layout == "bthd" else x for x in (k, g, beta)]
-    _, path = variant("forward_prepare", io=io, DK=DK, layout=layout)
+    _, path = variant("forward_prepare", io=io, DK=DK, layout=layout, varlen=False)
     kernel = cpu.compile(path)
     kernel.run(dict(zip("k g beta a gx gl".split(), (*given, a, gx, gl))))
     near = {"bfloat16": 3e-3, "float16": 1e-3}[io]
@@ -93,7 +96,34 @@ def test_the_function_runs_roles_on_hopper(with_roles, DK, T, io):
     assert used[-2:] == ["forward_prepare", ROLES[DK == 64]]
 
 
-SLOW, FAST = 0.0, 0.05  # what a log gate falls by a step: 8 chunks don't decay at all, or below e^-25
+LENGTHS = [1, 0, 64, 63, 0, 65, 2, 130, 0, 1, 17, 0, 0, 33, 20, 3, 0]  # 17 sequences
+
+
+@pytest.mark.parametrize("DK, io", [(128, "bfloat16"), (64, "float16")])
+def test_sequences_one_behind_the_other(with_roles, DK, io):
+    """Empty ones, single rows, whole chunks and ragged ones, each from its own state to its own."""
+    cu = torch.tensor([0, *LENGTHS]).cumsum(0)
+    q, k, v, g, beta = inputs(io, T=int(cu[-1]), H=1, HV=2, DK=DK, DV=DK, decay=0.5)
+    torch.manual_seed(1)
+    first = torch.randn(len(LENGTHS), 2, DK, DK)
+    named = dict(initial_state=first, output_final_state=True, cu_seqlens=cu)
+    o, final = FUNCTIONS(q, k, v, g, beta, **named)
+    near = {"bfloat16": 8e-3, "float16": 2e-3}[io]
+    for n, (start, end) in enumerate(zip(cu, cu[1:])):
+        rows = slice(int(start), int(end))
+        parts = [x[:, rows] for x in (q, k, v, g, beta)]
+        want_o, want = recurrence.gated_delta_rule(*parts, initial_state=first[n : n + 1])
+        assert error(final[n : n + 1], want) < near
+        assert start == end or error(o[:, rows], want_o) < near
+    used = [f.path.stem for f in with_roles if isinstance(f, runtime.Found)]
+    assert used[-2].startswith("forward_prepare_") and used[-1].startswith(ROLES[DK == 64])
+    assert all("varlen_true" in name for name in used[-2:])
+
+
+SLOW, FAST = (
+    0.0,
+    0.05,
+)  # what a log gate falls by a step: 8 chunks don't decay at all, or below e^-25
 GATES = {
     "no decay": [[SLOW, SLOW, SLOW], [SLOW, SLOW, SLOW]],
     "mixed": [[SLOW, FAST, SLOW], [FAST, SLOW, FAST]],
@@ -123,13 +153,18 @@ def test_states_of_segments_from_each_other(with_roles, case):
 WHY = {
     "float32": (dict(io="float32"), {}, "tensors are float32"),
     "heads of 96": (dict(DK=96, DV=192), {}, "heads are 96 and 192 wide"),
-    "sequences": (dict(B=1, T=6), dict(cu_seqlens=torch.tensor([0, 2, 6])), "one behind the other"),
+    "few sequences": (
+        dict(B=1, T=6),
+        dict(cu_seqlens=torch.tensor([0, 2, 6])),
+        "2 sequences of 1 heads, which blocks take whole",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", WHY)
-def test_simple_kernels_serve_the_rest_and_why_says_why(device, case):  # noqa: F811
+def test_simple_kernels_serve_the_rest_and_why_says_why(device, case, monkeypatch):  # noqa: F811
     device(*HOPPER)
+    monkeypatch.setattr(runtime.Call, "multiprocessors", lambda self: 64)
     changed, named, words = WHY[case]
     given = inputs(**{"io": "bfloat16", "DK": 64, "DV": 64, **changed})
     said = runtime.why(FUNCTIONS, *given, **named).splitlines()

@@ -145,7 +145,8 @@ class Context:
         return all(any(n.id in known for known in words) for n in names(node))
 
     def folded(self, node: ast.AST) -> ast.AST:
-        """The expression with every `where` decided whose condition is known when rendering."""
+        """The expression with every `where` decided whose condition is known when rendering, and every
+        `and` and `or` by those of its parts that are."""
 
         class Folder(ast.NodeTransformer):
             def visit_Call(folder, n: ast.Call) -> ast.expr:
@@ -156,6 +157,26 @@ class Context:
                     except ExprError:  # reported where the expression is checked
                         pass
                 return ast.copy_location(ast.Call(n.func, [folder.visit(a) for a in n.args], []), n)
+
+            def visit_BoolOp(folder, n: ast.BoolOp) -> ast.expr:
+                decides, left = (
+                    isinstance(n.op, ast.Or),
+                    [],
+                )  # an `or` by what holds, an `and` by what doesn't
+                for part in map(folder.visit, n.values):
+                    try:
+                        known = self.is_static(part, self.scope)
+                        holds = known and bool(evaluate(part, {**self.dtypes, **self.scope.values}))
+                    except ExprError:  # reported where the expression is checked
+                        known = False
+                    if not known:
+                        left.append(part)
+                    elif holds == decides:
+                        return ast.copy_location(ast.Constant(decides), n)
+                if not left:
+                    return ast.copy_location(ast.Constant(not decides), n)
+                whole = left[0] if len(left) == 1 else ast.BoolOp(n.op, left)
+                return ast.copy_location(whole, n)
 
         return Folder().visit(copied(node))
 

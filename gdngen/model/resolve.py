@@ -288,7 +288,7 @@ class _Resolver:
 
     def condition(self, s: Statement, scope: Scope) -> list[model.Statement]:
         """A `when` on dims and options picks an arm now; on block or loop indices, in the kernel."""
-        cx, cond = self.cx, s["cond"]
+        cx, cond = self.cx, replace(s["cond"], node=self.cx.folded(s["cond"].node))
         if cx.is_static(cond.node, scope):
             return list(self.block(s.body if cx.static(cond, scope) else s.other, scope))
         cx.known(cond, scope)

@@ -62,7 +62,7 @@ def forward_hopper():
     def state(
         w,
         h,
-        b,
+        seq,
         c0,
         count,
         far,
@@ -92,7 +92,7 @@ def forward_hopper():
         T.clear(h_f)
         if nw == c0 or far > 0:
             for r, d in T.Parallel(DV // 2, DK):
-                h_f[r, d] = first[b, h, far, d, w * (DV // 2) + r]
+                h_f[r, d] = first[seq, h, far, d, w * (DV // 2) + r]
         for i in T.serial(n):
             T.copy(h_f, h_b)
             T.barrier_wait(load_full[i % 3], i // 3 % 2)
@@ -129,7 +129,7 @@ def forward_hopper():
             T.barrier_arrive(load_free[i % 3])
         if c0 + count == NC:
             for r, d in T.Parallel(DV // 2, DK):
-                final[b, h, d, w * (DV // 2) + r] = h_f[r, d]
+                final[seq, h, d, w * (DV // 2) + r] = h_f[r, d]
 
     @T.prim_func
     def forward_hopper(
@@ -145,17 +145,27 @@ def forward_hopper():
         o: T.Tensor([B, HV, T_, DV], io),
         final: T.Tensor([F, HV, DK, DV], acc),
     ):
-        with T.Kernel(HV, B, P, threads=512) as (h, b, s):
+        with T.Kernel(HV, B, P, threads=512) as (h, seq, s):
             hk = T.alloc_var("int32")
             hk = h // (HV // H)
-            c0 = s * SEG
-            count = T.max(T.min(SEG, NC - c0), 1)
+            lead = T.alloc_var("int32")
+            lead_sum = T.alloc_var("float32")
+            lead = 0
+            lead_sum = 0.0
+            while (lead < T.Select(P == 2 and Q == 1, SEG, T.cast(0, "int32"))) & (
+                lead_sum > cutoff[0]
+            ):
+                lead_sum = lead_sum + gl[seq, h, 0, SEG - 1 - lead]
+                lead = lead + 1
+            more = lead // 2
+            c0 = s * (SEG + more)
+            count = T.max(T.min(T.Select(s == 0, SEG + more, SEG), NC - c0), 1)
             ahead = T.alloc_var("int32")
             ahead_sum = T.alloc_var("float32")
             ahead = 0
             ahead_sum = 0.0
             while (ahead < T.Select(Q > 1, T.min(c0, SEG), c0)) & (ahead_sum > cutoff[0]):
-                ahead_sum = ahead_sum + gl[b, h, (c0 - 1 - ahead) // SEG, (c0 - 1 - ahead) % SEG]
+                ahead_sum = ahead_sum + gl[seq, h, (c0 - 1 - ahead) // SEG, (c0 - 1 - ahead) % SEG]
                 ahead = ahead + 1
             far = T.Select(Q > 1 and ahead == SEG, s, T.cast(0, "int32"))
             nw = T.Select(far > 0, T.cast(0, "int32"), ahead)
@@ -180,7 +190,7 @@ def forward_hopper():
                 state(
                     0,
                     h,
-                    b,
+                    seq,
                     c0,
                     count,
                     far,
@@ -206,7 +216,7 @@ def forward_hopper():
                 state(
                     1,
                     h,
-                    b,
+                    seq,
                     c0,
                     count,
                     far,
@@ -275,7 +285,7 @@ def forward_hopper():
                     T.copy(o_f, q_s[i % 3, :, :])
                     T.fence_proxy_async()
                     T.sync_threads(3, 128)
-                    T.tma_copy(q_s[i % 3, :, :], o[b, h, (c0 + j) * BC : (c0 + j + 1) * BC, :])
+                    T.tma_copy(q_s[i % 3, :, :], o[seq, h, (c0 + j) * BC : (c0 + j + 1) * BC, :])
                     T.copy(p_n, p_b)
                 T.tma_store_wait(0)
             else:  # load
@@ -285,25 +295,25 @@ def forward_hopper():
                         c = c0 - nw + i
                         T.barrier_wait(load_free[i % 3], (i // 3 + 1) % 2)
                         T.tma_copy(
-                            k[b, hk, c * BC : (c + 1) * BC, :],
+                            k[seq, hk, c * BC : (c + 1) * BC, :],
                             k_s[i % 3, :, :],
                             barrier=load_full[i % 3],
                         )
                         T.tma_copy(
-                            v[b, h, c * BC : (c + 1) * BC, 0 : DV // 2],
+                            v[seq, h, c * BC : (c + 1) * BC, 0 : DV // 2],
                             v_s[i % 3, 0, :, :],
                             barrier=load_full[i % 3],
                         )
                         T.tma_copy(
-                            v[b, h, c * BC : (c + 1) * BC, DV // 2 : DV],
+                            v[seq, h, c * BC : (c + 1) * BC, DV // 2 : DV],
                             v_s[i % 3, 1, :, :],
                             barrier=load_full[i % 3],
                         )
-                        T.tma_copy(a[b, h, c, :, :], a_s[i % 3, :, :], barrier=load_full[i % 3])
-                        T.tma_copy(gx[b, h, c, :], g_s[i % 3, :], barrier=load_full[i % 3])
+                        T.tma_copy(a[seq, h, c, :, :], a_s[i % 3, :, :], barrier=load_full[i % 3])
+                        T.tma_copy(gx[seq, h, c, :], g_s[i % 3, :], barrier=load_full[i % 3])
                         if i >= nw:
                             T.tma_copy(
-                                q[b, hk, c * BC : (c + 1) * BC, :],
+                                q[seq, hk, c * BC : (c + 1) * BC, :],
                                 q_s[i % 3, :, :],
                                 barrier=load_full[i % 3],
                             )

@@ -60,7 +60,7 @@ def forward_hopper_narrow():
     def output(
         w,
         h,
-        b,
+        seq,
         c0,
         count,
         nw,
@@ -124,7 +124,7 @@ def forward_hopper_narrow():
             T.copy(o_f, o_s[w, :, :])
             T.fence_proxy_async()
             T.sync_threads(2 + w, 128)
-            T.tma_copy(o_s[w, :, :], o[b, (c0 + j) * BC : (c0 + j + 1) * BC, h, :])
+            T.tma_copy(o_s[w, :, :], o[seq, (c0 + j) * BC : (c0 + j + 1) * BC, h, :])
         if (count + w) % 2 == 0:
             T.barrier_wait(load_full[(nw + count - 1) % 3], (nw + count - 1) // 3 % 2)
             T.barrier_wait(h_t_full[(count - 1) % 2], (count - 1) // 2 % 2)
@@ -145,17 +145,25 @@ def forward_hopper_narrow():
         o: T.Tensor([B, T_, HV, DV], io),
         final: T.Tensor([F, HV, DK, DV], acc),
     ):
-        with T.Kernel(HV, B, P, threads=512) as (h, b, s):
+        with T.Kernel(HV, B, P, threads=512) as (h, seq, s):
             hk = T.alloc_var("int32")
             hk = h // (HV // H)
-            c0 = s * SEG
-            count = T.max(T.min(SEG, NC - c0), 1)
+            lead = T.alloc_var("int32")
+            lead_sum = T.alloc_var("float32")
+            lead = 0
+            lead_sum = 0.0
+            while (lead < T.Select(P == 2, SEG, T.cast(0, "int32"))) & (lead_sum > cutoff[0]):
+                lead_sum = lead_sum + gl[seq, h, 0, SEG - 1 - lead]
+                lead = lead + 1
+            more = lead // 2
+            c0 = s * (SEG + more)
+            count = T.max(T.min(T.Select(s == 0, SEG + more, SEG), NC - c0), 1)
             nw = T.alloc_var("int32")
             nw_sum = T.alloc_var("float32")
             nw = 0
             nw_sum = 0.0
             while (nw < c0) & (nw_sum > cutoff[0]):
-                nw_sum = nw_sum + gl[b, h, (c0 - 1 - nw) // SEG, (c0 - 1 - nw) % SEG]
+                nw_sum = nw_sum + gl[seq, h, (c0 - 1 - nw) // SEG, (c0 - 1 - nw) % SEG]
                 nw = nw + 1
             n = nw + count
             by = scale[0]
@@ -185,7 +193,7 @@ def forward_hopper_narrow():
                 T.clear(h_f)
                 if nw == c0:
                     for r, d in T.Parallel(DV, DK):
-                        h_f[r, d] = first[b, h, d, r]
+                        h_f[r, d] = first[seq, h, d, r]
                 for i in T.serial(n):
                     T.copy(h_f, h_b)
                     T.barrier_wait(load_full[i % 3], i // 3 % 2)
@@ -222,13 +230,13 @@ def forward_hopper_narrow():
                     T.barrier_arrive(load_free[i % 3])
                 if c0 + count == NC:
                     for r, d in T.Parallel(DV, DK):
-                        final[b, h, d, r] = h_f[r, d]
+                        final[seq, h, d, r] = h_f[r, d]
             elif thread < 256:  # output, w = 0
                 T.set_max_nreg(136, 1)
                 output(
                     0,
                     h,
-                    b,
+                    seq,
                     c0,
                     count,
                     nw,
@@ -252,7 +260,7 @@ def forward_hopper_narrow():
                 output(
                     1,
                     h,
-                    b,
+                    seq,
                     c0,
                     count,
                     nw,
@@ -278,20 +286,20 @@ def forward_hopper_narrow():
                         c = c0 - nw + i
                         T.barrier_wait(load_free[i % 3], (i // 3 + 1) % 2)
                         T.tma_copy(
-                            k[b, c * BC : (c + 1) * BC, hk, :],
+                            k[seq, c * BC : (c + 1) * BC, hk, :],
                             k_s[i % 3, :, :],
                             barrier=load_full[i % 3],
                         )
                         T.tma_copy(
-                            v[b, c * BC : (c + 1) * BC, h, :],
+                            v[seq, c * BC : (c + 1) * BC, h, :],
                             v_s[i % 3, :, :],
                             barrier=load_full[i % 3],
                         )
-                        T.tma_copy(a[b, h, c, :, :], a_s[i % 3, :, :], barrier=load_full[i % 3])
-                        T.tma_copy(gx[b, h, c, :], g_s[i % 3, :], barrier=load_full[i % 3])
+                        T.tma_copy(a[seq, h, c, :, :], a_s[i % 3, :, :], barrier=load_full[i % 3])
+                        T.tma_copy(gx[seq, h, c, :], g_s[i % 3, :], barrier=load_full[i % 3])
                         if i >= nw:
                             T.tma_copy(
-                                q[b, c * BC : (c + 1) * BC, hk, :],
+                                q[seq, c * BC : (c + 1) * BC, hk, :],
                                 q_s[i % 3, :, :],
                                 barrier=load_full[i % 3],
                             )
