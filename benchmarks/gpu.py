@@ -35,6 +35,7 @@ from gdngen.bench import (  # fmt: skip
     bench,
     building,
     chart,
+    checked,
     gpu,
     peers,
     sanitize,
@@ -128,9 +129,17 @@ def _all(options: argparse.Namespace) -> int:
         bad += wrong
         said.append(f"== {part} ({time.monotonic() - began:.0f} s)\n{text}")
         print(said[-1], flush=True)
+    _write(options, "checked.json", _checked(options.out))
     (options.out / "summary.txt").write_text("\n\n".join(said) + "\n")
     print(f"== {'all is well' if not bad else f'{bad} things are wrong'}; results in {options.out}")
     return 1 if bad else 0
+
+
+def _checked(out: Path) -> list[dict[str, Any]]:
+    """What `verify` and `sanitize` left there, a row a kernel."""
+    kept = [out / f"{part}.json" for part in ("verify", "sanitize")]
+    verified, sanitized = (json.loads(p.read_text()) if p.exists() else {} for p in kept)
+    return checked.rows(verified, sanitized)
 
 
 # -- processes of one kernel -----------------------------------------------------------------------

@@ -9,6 +9,7 @@ benchmarks/results/, written by `gdngen bench --json` and the scripts beside thi
 
 import argparse
 import fnmatch
+import json
 import re
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from gdngen.bench import timings
+from gdngen.bench import checked, timings
 
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -37,6 +38,8 @@ def rendered(page: str, results: Path) -> str:
 
 def table(text: str, select: str) -> str:
     """A Markdown table of the variants that fit a glob, and where they were measured."""
+    if isinstance(found := json.loads(text), list):
+        return checked.markdown(r for r in found if fnmatch.fnmatchcase(r["kernel"], select))
     run = timings.loads(text)
     rows = [r for r in run.rows if fnmatch.fnmatchcase(r.variant, select)]
     if not rows:

@@ -11,7 +11,7 @@ substitute ast + values -> ast with known names written as numbers
 import ast
 import math
 import operator
-from collections.abc import Container, Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 
 Value = int | float | bool | str
