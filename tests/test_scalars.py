@@ -1,6 +1,7 @@
 """Scalars, and copies of ranges that end early: what they mean, and what is refused."""
 
 import ast
+import math
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from rendering import kernels, module
 from small_spec import edited, read
 
 from gdngen.model.model import Assign, Copy
-from gdngen.verify import verify
+from gdngen.verify import samples, verify
 from gdngen.verify.interpret import interpret
 
 # Parts of x lie one behind the other; each is turned to its running sum over at most 32 rows.
@@ -178,3 +179,73 @@ def test_a_wrong_range(case):
     old, new, words = CLIPS[case]
     errors = read(edited((old, new))).errors
     assert any(words in e.what for e in errors), [e.what for e in errors]
+
+
+# -- what divides by a size known only at run time, and conditions known in part -------------------
+
+HALVES = edited(
+    ("grid: {c:", "scalars: {half: b // T, twice: c * 2, last: T}\ngrid: {c:"),
+    ("x[b, c*N:(c+1)*N, :]", "x[half, c*N:(c+1)*N, :]"),
+    ("g[b, c*N:(c+1)*N]", "g[half, c*N:(c+1)*N]"),
+)
+
+
+def rendered(text: str, folder) -> str:
+    """The first variant's kernel."""
+    path, _ = module(kernels(text)[0], folder)
+    return path.read_text()
+
+
+def test_what_divides_at_run_time_is_worked_out_once(tmp_path):
+    """A name in TileLang's script is its expression wherever it is read: a variable is not."""
+    text = rendered(HALVES, tmp_path)
+    assert text.count("b // T_") == 1
+    assert 'half = T.alloc_var("int32")\n            half = b // T_\n' in text
+    assert "x[half, c * BC" in text or "x[half, c * N" in text
+    assert "twice" not in text, "what is cheap stands in place of its name"
+
+
+@pytest.mark.parametrize(
+    "when, left",
+    [
+        ("mode == 'fast' and c > 0", None),
+        ("mode == 'plain' and c > 0", "c > 0"),
+        ("mode == 'plain' or c > 0", ""),
+        ("mode == 'fast' or c > 0", "c > 0"),
+        ("not (mode == 'plain') or c > 0", "c > 0"),
+    ],
+)
+def test_parts_of_a_condition_are_decided_when_rendering(when, left, tmp_path):
+    """None: the statement is gone; '': it has no condition; else what is left of one."""
+    body = "- map: {i: N, j: N}\n      do:\n        - t_s[i, j] = p_f[i, j] * g_s[i]\n"
+    more = f"    - map: {{i: N}}\n      when: {when}\n      do:\n        - g_s[i] = g_s[i] * 2.0\n"
+    text = rendered(edited((body, body + more)), tmp_path)
+    assert ("g_s[i] * 2.0" in text) == (left is not None)
+    assert ("if c > 0:" in text) == bool(left)
+    assert "mode ==" not in text and "if True" not in text and " or " not in text.split("@T")[1]
+
+
+# -- outputs that a kernel leaves in part as they were ---------------------------------------------
+
+
+def test_only_what_is_written_may_be_partly():
+    (error,) = read(edited(("x: {role: in,", "x: {partly: true, role: in,"))).errors
+    assert "'x' is only read" in str(error)
+
+
+@pytest.mark.parametrize(
+    "partly, out, missing",
+    [
+        (True, [1.0, math.nan], 0),  # neither wrote it
+        (True, [1.0, 5.0], 1),  # the kernel wrote what nobody should
+        (True, [math.nan, math.nan], 1),  # the kernel left out what it should have written
+        (False, [1.0, math.nan], 1),
+    ],
+)
+def test_what_nobody_should_write_nobody_has_written(partly, out, missing):
+    text = edited(("y: {role: out,", "y: {partly: true, role: out,")) if partly else edited()
+    kernel = kernels(text)[0]
+    trial = samples.Trial({}, 0)
+    right = torch.tensor([1.0, math.nan] if partly else [1.0, 2.0])
+    found = verify.compare(kernel, trial, "y", torch.tensor(out), "its meaning", right)
+    assert found.missing == missing
