@@ -1,10 +1,11 @@
-"""Writes the measured tables of docs/performance.md from benchmark JSON: no figure is copied by hand.
+"""Writes the measured tables of docs/performance.md and docs/numerics.md from benchmark JSON: no figure is copied by hand.
 
     python benchmarks/report.py            write
-    python benchmarks/report.py --check    exit code 1 where the page is not what the JSON says
+    python benchmarks/report.py --check    exit code 1 where a page is not what the JSON says
 
 Columns that nothing was measured for are left out. A table stands between `<!-- measured: FILE -->` and `<!-- end -->`; FILE is one of
-benchmarks/results/, written by `gdngen bench --json` and the scripts beside this one, and may be followed by a glob of variants.
+benchmarks/results/, written by `gdngen bench --json` and the scripts beside this one, and may be followed by a glob of variants, or,
+for hard numbers, by what was measured and in which dtype: prepare/bfloat16.
 """
 
 import argparse
@@ -17,9 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from gdngen.bench import checked, timings
+from gdngen.bench import checked, numerics, timings
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGES = tuple(ROOT / "docs" / name for name in ("performance.md", "numerics.md"))
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- measured: (\S+)(?: (\S+))? -->\n).*?(<!-- end -->)", re.S)
 NOTHING = "Not measured yet.\n"
@@ -38,7 +39,10 @@ def rendered(page: str, results: Path) -> str:
 
 def table(text: str, select: str) -> str:
     """A Markdown table of the variants that fit a glob, and where they were measured."""
-    if isinstance(found := json.loads(text), list):
+    found = json.loads(text)
+    if "numerics" in found:
+        return numerics.markdown(found, *select.split("/"))
+    if isinstance(found, list):
         return checked.markdown(r for r in found if fnmatch.fnmatchcase(r["kernel"], select))
     run = timings.loads(text)
     rows = [r for r in run.rows if fnmatch.fnmatchcase(r.variant, select)]
@@ -63,17 +67,17 @@ def main() -> int:
         "--check", action="store_true", help="write nothing, say whether it is right"
     )
     check = options.parse_args().check
-    have = PAGE.read_text(encoding="utf-8")
-    want = rendered(have, RESULTS)
-    if check and have != want:
-        print(
-            f"{PAGE.relative_to(ROOT)} is not what benchmarks/results says; run benchmarks/report.py"
-        )
-        return 1
-    if have != want:
-        PAGE.write_text(want, encoding="utf-8", newline="\n")
-        print(f"wrote {PAGE.relative_to(ROOT)}")
-    return 0
+    wrong = 0
+    for page in PAGES:
+        name, have = page.relative_to(ROOT), page.read_text(encoding="utf-8")
+        want = rendered(have, RESULTS)
+        if check and have != want:
+            print(f"{name} is not what benchmarks/results says; run benchmarks/report.py")
+            wrong = 1
+        elif have != want:
+            page.write_text(want, encoding="utf-8", newline="\n")
+            print(f"wrote {name}")
+    return wrong
 
 
 if __name__ == "__main__":

@@ -36,12 +36,13 @@ class Checked:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A spec's variants and the warnings found on the way."""
+    """A spec's variants, the warnings found on the way, and what its author warns of."""
 
     path: Path
     variants: tuple[Checked, ...]
     warnings: tuple[Diagnostic, ...]
     sources: Mapping[str, str]
+    cautions: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,12 @@ def load(path: Path, settings: Mapping[str, str] = {}) -> Loaded:
             )
     checked = tuple(Checked(*found) for found in checks.check(parsed, report, settings))
     report.stop()
-    return Loaded(path, checked, tuple(report.warnings()), report.sources)
+    own = (
+        (Diagnostic("warning", parsed.warn.where, " ".join(parsed.warn.text.split())),)
+        if parsed.warn
+        else ()
+    )
+    return Loaded(path, checked, tuple(report.warnings()), report.sources, own)
 
 
 def _read(path: Path) -> str:

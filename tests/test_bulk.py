@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import blocked_cases
 import pytest
 from rendering import SPECS, kernels_of
 from small_spec import edited, read
@@ -24,7 +23,7 @@ from gdngen.roles.sync import (
     Fence,
     Together,
 )
-from gdngen.verify import cpu
+from gdngen.verify import cpu, hard
 
 NAME = "prepare_blocked_c64_k128_v128_bfloat16"
 VARLEN = "prepare_blocked_c64_k128_v128_bfloat16_layout_bthd_sum_inside_outputs_wu_scores_true_varlen_true"
@@ -269,10 +268,10 @@ def test_a_block_that_takes_several_is_right(tokens):
         "prepare_blocked_c64_k64_v64_bfloat16_layout_bthd_each_2"
     ]
     path = SPECS.parent / "generated" / "prepare_blocked" / f"{kernel.module}_sm_90.py"
-    case = blocked_cases.Case(length=lambda chunk: tokens)
-    tensors = blocked_cases.inputs(case, kernel)
+    case = hard.Case(length=lambda chunk: tokens)
+    tensors = hard.inputs(case, kernel)
     cpu.compile(path).run(tensors)
-    assert max(blocked_cases.errors(kernel, tensors).values()) < 6e-3
+    assert max(hard.errors(kernel, tensors).values()) < 6e-3
 
 
 WRONG = (

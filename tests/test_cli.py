@@ -274,3 +274,17 @@ def test_faults_planted_in_plans_are_listed(project):
 def test_roles_share_nothing_that_could_be_judged(args):
     got = gdngen(*args, "specs/forward_hopper.yaml")
     assert got.returncode == 0 and not got.stderr
+
+
+def test_who_looks_at_a_kernel_is_warned_of_it(tmp_path, monkeypatch, capsys):
+    """Repeated squaring: plan and verify say where it must not be used, render does not."""
+    one = ["specs/prepare.yaml", "--set", "BC=32", "--set", "DK=64", "--set", "io=float16"]
+    said = {}
+    monkeypatch.chdir(ROOT)
+    for command in (["plan"], ["verify", "--judge-only"], ["render", "-q", "-o", str(tmp_path)]):
+        assert cli.main([*command, *one]) == 0
+        said[command[0]] = capsys.readouterr().err
+    line = "specs/prepare.yaml:87:1: warning: repeated squaring ends in NaN or far off"
+    assert line in said["plan"] and line in said["verify"] and "warning" not in said["render"]
+    cli.main(["plan", "specs/prepare_blocked.yaml", "--set", "BC=64", "--set", "io=float16"])
+    assert "warning" not in capsys.readouterr().err

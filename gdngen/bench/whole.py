@@ -201,7 +201,7 @@ def ours(kind: str) -> Callable[..., Any]:
     return getattr(module, FUNCTIONS[kind])
 
 
-def _fla(c: Case) -> Callable[..., Any]:
+def fla(c: Case) -> Callable[..., Any]:
     """FLA's Triton kernels: the switch, read when fla is imported, keeps other backends out."""
     os.environ[peers.FLA_SWITCH] = "1"
     backends = importlib.import_module("fla.backends")
@@ -240,7 +240,7 @@ class Other:
 
 
 OTHERS = (
-    Other("fla", "fla", "Triton", _fla_refuses, _fla),
+    Other("fla", "fla", "Triton", _fla_refuses, fla),
     Other("flashqla", "flash_qla", "its own kernels", _flashqla_refuses, _flashqla),
 )
 

@@ -130,7 +130,8 @@ def load(options, functions: bool = False) -> list[Loaded]:
     if wrong:
         raise GdngenError("\n".join(wrong))
     for one in loaded:
-        for warning in one.warnings:
+        # Who writes kernels anew is not warned of what he has chosen; who looks at one or runs it is.
+        for warning in (*one.warnings, *(() if functions else one.cautions)):
             say(show(warning, one.sources), sys.stderr)
     return loaded
 

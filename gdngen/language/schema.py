@@ -191,6 +191,7 @@ def _forms(level: str, says: Reference) -> dict[str, Schema]:
                 "async": EXPR,
                 "rounds": _named(EXPR, minProperties=1, maxProperties=1),
                 "fast_math": EXPR,
+                "warn": doc,
                 "targets": {"type": "array", "items": {"enum": targets}, "uniqueItems": True},
                 "buffers": _named(_ref("buffer")),
                 "stages": _named(_list(_ref("statement"))),

@@ -78,6 +78,7 @@ class _Reader(StatementReader):
             asynchronous=self.expr(root.get("async"), "async"),
             rounds=self.rounds(root),
             fast_math=self.expr(root.get("fast_math"), "fast_math"),
+            warn=self.scalar(root.get("warn"), "warn"),
             targets=tuple(self.targets(root)),
             buffers=self.buffers(root),
             stages=self.stages(root),

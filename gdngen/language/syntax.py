@@ -29,7 +29,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.]{0,63}\Z")  # a choice of an option, a target
 
 KEYS = {
-    "spec": "kernel doc dims runtime dtypes options variants tensors grid threads resident async rounds fast_math targets buffers "
+    "spec": "kernel doc warn dims runtime dtypes options variants tensors grid threads resident async rounds fast_math targets buffers "
     "stages layouts scalars roles require reference",
     "role": "warps warpgroups each registers runs doc",
     "walk": "sum over until most",
@@ -235,6 +235,7 @@ class Spec:
     asynchronous: Source | None
     rounds: tuple[Scalar, Source] | None  # a block index, and how many of it a block takes
     fast_math: Source | None
+    warn: Scalar | None
     targets: tuple[Scalar, ...]
     buffers: tuple[Buffer, ...]
     stages: tuple[Stage, ...]

@@ -32,7 +32,9 @@ def resolved(spec: Spec, cx: Context) -> tuple[Spec, tuple[model.Scalar, ...]]:
             maps.elements(cx, source, cx.scope)
             if any(isinstance(n, ast.Subscript) for n in ast.walk(source.node)):
                 read.append(_read(cx, name.text, source, kind))
-            elif isinstance(source.node, (ast.Constant, ast.Name)):  # another name, nothing to work out
+            elif isinstance(
+                source.node, (ast.Constant, ast.Name)
+            ):  # another name, nothing to work out
                 aliases[name.text] = source.node
             elif spec.roles or expr.divides(source.node, set(cx.scope.values)):
                 # every role uses it, or it is dear: worked out once

@@ -29,6 +29,7 @@ class Case:
     beta: Callable[[Tensor], Tensor] = lambda x: x
     step: Callable[[Tensor], Tensor] = lambda x: -0.3 * x
     length: Callable[[int], int] = lambda chunk: chunk + chunk // 2 + 1
+    batch: int = BATCH
 
 
 def _same(x: Tensor) -> Tensor:
@@ -37,6 +38,21 @@ def _same(x: Tensor) -> Tensor:
 
 def _alike(x: Tensor) -> Tensor:
     return unit(_same(x) + 0.02 * x)
+
+
+def _at_cosine(cosine: float) -> Callable[[Tensor], Tensor]:
+    """Keys of unit length, any two of them at about this cosine."""
+
+    def keys(x: Tensor) -> Tensor:
+        return unit(cosine**0.5 * _same(x) + (1 - cosine) ** 0.5 * x)
+
+    return keys
+
+
+def _at_the_end(x: Tensor) -> Tensor:
+    """Steps of a gate that decays by 20 a step in the last, ragged chunk, and mildly before."""
+    tail = torch.arange(x.shape[-1]) >= x.shape[-1] // 64 * 64
+    return torch.where(tail, -20.0, -0.1 * x)
 
 
 def _ones(x: Tensor) -> Tensor:
@@ -53,14 +69,24 @@ CASES: Mapping[str, Case] = {
     "keys that nearly agree": Case(k=_alike, beta=_ones, step=_none),
     "alike in pairs, beta 2": Case(k=lambda x: x[..., ::2, :].repeat_interleave(2, -2)[..., : x.shape[-2], :],
                                    beta=lambda x: 2 * _ones(x), step=_none),
+    "keys at cosine 0.8": Case(k=_at_cosine(0.8), beta=_ones, step=_none),
+    "keys at cosine 0.95": Case(k=_at_cosine(0.95), beta=_ones, step=_none),
+    "keys at cosine 0.999": Case(k=_at_cosine(0.999), beta=_ones, step=_none),
+    "beta up to 2": Case(beta=lambda x: 2 * x),
     "beta 2": Case(beta=lambda x: 2 * _ones(x), step=_none),
     "decay of -20 a step": Case(step=lambda x: -20 * _ones(x)),
     "no decay": Case(step=_none),
+    "gates that grow": Case(step=lambda x: 0.05 * x),
     "one token": Case(length=lambda chunk: 1),
+    "63 tokens": Case(length=lambda chunk: 63),
+    "65 tokens": Case(length=lambda chunk: 65),
+    "1000 tokens, strong decay at the end": Case(step=_at_the_end, length=lambda chunk: 1000),
+    "no sequence": Case(batch=0),
     "whole chunks": Case(length=lambda chunk: 2 * chunk),
     "a short tail": Case(length=lambda chunk: 2 * chunk + 3),
     "zero keys": Case(k=_none),
     "large values": Case(v=lambda x: 1000 * x),
+    "values near float16's limit": Case(v=lambda x: (8000 * x).clamp(-3e4, 3e4)),
     "long keys": Case(k=lambda x: 2 * x, beta=lambda x: 0.5 * x),
 }  # fmt: skip
 
@@ -78,16 +104,17 @@ def inputs(case: Case, kernel: Kernel, seed: int = 0) -> dict[str, Tensor]:
     def drawn(make, *shape: int) -> Tensor:
         return make(*shape, generator=source, dtype=torch.float64)
 
-    steps = case.step(drawn(torch.rand, BATCH, heads, length))
+    batch = case.batch
+    steps = case.step(drawn(torch.rand, batch, heads, length))
     made = {
-        "k": case.k(unit(drawn(torch.randn, BATCH, HEADS, length, values["DK"]))),
-        "v": case.v(drawn(torch.randn, BATCH, heads, length, values["DV"])),
-        "beta": case.beta(drawn(torch.rand, BATCH, heads, length)),
+        "k": case.k(unit(drawn(torch.randn, batch, HEADS, length, values["DK"]))),
+        "v": case.v(drawn(torch.randn, batch, heads, length, values["DV"])),
+        "beta": case.beta(drawn(torch.rand, batch, heads, length)),
         "g": steps if values.get("sum") == "inside" else summed(steps, values["BC"]),
     }
     made["g"] = made["g"] / math.log(2) if values.get("base") == "two" else made["g"]
-    made |= {"A": torch.empty(BATCH, heads, length, values["BC"])}
-    made |= {"w": torch.empty(BATCH, heads, length, values["DK"]), "u": made["v"]}
+    made |= {"A": torch.empty(batch, heads, length, values["BC"])}
+    made |= {"w": torch.empty(batch, heads, length, values["DK"]), "u": made["v"]}
     out = {}
     for t in kernel.tensors:
         x = made[t.name].transpose(1, 2) if values.get("layout") == "bthd" else made[t.name]
@@ -103,6 +130,14 @@ def summed(steps: Tensor, chunk: int) -> Tensor:
     return torch.cat([part.cumsum(-1) for part in steps.split(chunk, -1)], -1)
 
 
+def unsummed(sums: Tensor, chunk: int) -> Tensor:
+    """The log gates of which these are the sums along each chunk."""
+    parts = [
+        torch.diff(x, dim=-1, prepend=torch.zeros_like(x[..., :1])) for x in sums.split(chunk, -1)
+    ]
+    return torch.cat(parts, -1)
+
+
 def right(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A, w and u by a triangular solve in float64, of these very inputs."""
     found = references.get(kernel.reference)(tensors, dict(kernel.values))
@@ -115,12 +150,18 @@ def errors(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, float]:
     An output that is next to nothing beside what it is made of (w under strong decay) is measured
     against 1e-4 of that: below it, 16 bits have no digits left and nobody can tell.
     """
+    return off(right(kernel, tensors), tensors, tensors["v"])
+
+
+def off(want: Mapping[str, Tensor], found: Mapping[str, Tensor], v: Tensor) -> dict[str, float]:
+    """The same of what was found, in the layout of what is right."""
     out = {}
-    for name, want in right(kernel, tensors).items():
-        rows = math.prod(want.shape[:-1])
-        made_of = {"A": rows**0.5, "w": rows**0.5, "u": float(tensors["v"].double().norm())}[name]
-        off = float((tensors[name].double() - want).norm())
-        out[name] = math.inf if math.isnan(off) else off / max(float(want.norm()), 1e-4 * made_of)
+    for name, right in want.items():
+        rows = math.prod(right.shape[:-1])
+        made_of = {"A": rows**0.5, "w": rows**0.5, "u": float(v.double().norm())}[name]
+        error = float((found[name].double() - right).norm())
+        least = max(float(right.norm()), 1e-4 * made_of)
+        out[name] = math.inf if math.isnan(error) else error / least if error else 0.0
     return out
 
 
