@@ -284,7 +284,7 @@ def test_who_looks_at_a_kernel_is_warned_of_it(tmp_path, monkeypatch, capsys):
     for command in (["plan"], ["verify", "--judge-only"], ["render", "-q", "-o", str(tmp_path)]):
         assert cli.main([*command, *one]) == 0
         said[command[0]] = capsys.readouterr().err
-    line = "specs/prepare.yaml:87:1: warning: repeated squaring ends in NaN or far off"
+    line = "specs/prepare.yaml:88:3: warning: repeated squaring ends in NaN or far off"
     assert line in said["plan"] and line in said["verify"] and "warning" not in said["render"]
     cli.main(["plan", "specs/prepare_blocked.yaml", "--set", "BC=64", "--set", "io=float16"])
     assert "warning" not in capsys.readouterr().err
