@@ -58,6 +58,56 @@ def forward_case(
     if layout == "bthd":
         turned = {name: x.transpose(1, 2).contiguous() for name, x in turned.items()}
     want["o"] = turned.pop("o")
-    tensors = dict(**turned, a=a, gx=gx, gl=gl, scale=scale, cutoff=cutoff, first=first)
-    sizes = dict(B=batch, H=heads, HV=values, T=length, NC=chunks, P=segments, SEG=each)
+    tensors = dict(**turned, a=a, gx=gx, gl=gl, scale=scale, cutoff=cutoff, first=_states(first))
+    sizes = dict(B=batch, H=heads, HV=values, T=length, NC=chunks, P=segments, SEG=each, Q=1)
     return tensors, {**sizes, "S": count, "F": count}, want
+
+
+def _states(first):
+    """[S, HV, DK, DV] as the kernel of its width takes them: the wide one may have some for each segment."""
+    return first[:, :, None] if first.shape[-1] == 128 else first
+
+
+def ragged_case(lengths, heads, values, width, chunk, gate, seed=0):
+    """As `forward_case`, in layout bthd, of sequences one behind the other, each with states.
+
+    Slots of `a` and `gx` that belong to no sequence are NaN; that of an empty one is as
+    `forward_prepare` leaves it, of rows that neither decay nor write.
+    """
+    cu = torch.tensor([0, *lengths]).cumsum(0)
+    total, count = int(cu[-1]), len(lengths)
+    chunks = total // chunk + count
+    double = {"dtype": torch.float64}
+    a = torch.full((1, values, chunks, chunk, chunk), torch.nan, **double)
+    gx = torch.full((1, values, chunks, 3 * chunk), torch.nan, **double)
+    torch.manual_seed(seed)
+    first = torch.randn(count, values, width, width, **double)
+    parts, final = [], first.clone()
+    for n, length in enumerate(lengths):
+        slot = int(cu[n]) // chunk + n
+        if not length:
+            a[:, :, slot] = 0
+            gx[:, :, slot] = torch.tensor([0, -1, 1], **double).repeat_interleave(chunk)
+            continue
+        rows = (1, length)
+        q, k = (
+            torch.nn.functional.normalize(torch.randn(*rows, heads, width, **double), dim=-1)
+            for _ in "qk"
+        )
+        v = torch.randn(*rows, values, width, **double)
+        g, beta = (torch.rand(*rows, values, **double) for _ in "gb")
+        own = -(-length // chunk)
+        turned = (x.transpose(1, 2) for x in (k, -gate * g, beta))
+        ours = slice(slot, slot + own)
+        a[:, :, ours], gx[:, :, ours], _ = prepared(*turned, chunk, 1, own)
+        o, last = recurrence.gated_delta_rule(
+            q, k, v, -gate * g, beta, initial_state=first[n : n + 1]
+        )
+        parts.append((q, k, v, o))
+        final[n] = last[0]
+    q, k, v, o = (torch.cat(x, 1) for x in zip(*parts))
+    scale, cutoff = (torch.tensor([x], **double) for x in (width**-0.5, -40.0))
+    gl = torch.zeros(1, values, 1, chunks, **double)
+    tensors = dict(q=q, k=k, v=v, a=a, gx=gx, gl=gl, scale=scale, cutoff=cutoff, first=_states(first), cu=cu.int())  # fmt: skip
+    sizes = dict(B=1, H=heads, HV=values, T=total, NC=chunks, P=1, SEG=chunks, M=count + 1, Q=1)
+    return tensors, {**sizes, "S": count, "F": count}, {"o": o, "final": final}

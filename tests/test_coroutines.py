@@ -16,7 +16,7 @@ FOLDER = ROOT / "generated" / "forward_hopper"
 
 @pytest.fixture(scope="module")
 def kernel():
-    wish = {"io": "float16", "layout": "bhtd"}
+    wish = {"io": "float16", "layout": "bhtd", "varlen": "false"}
     return driver.load(ROOT / "specs" / "forward_hopper.yaml", wish).variants[0].kernel
 
 
@@ -55,7 +55,7 @@ def test_the_text_is_the_token_recurrence_in_any_order_of_turns(kernel, case):
 def test_so_is_the_text_of_narrow_heads():
     """Two warpgroups make outputs of every other chunk: seven of them, an odd number."""
     tensors, _, want = forward_case(1, 1, 2, 430, 64, 64, 1, 0.05, -1e9, states=True, layout="bthd")
-    wish = {"io": "float16", "layout": "bthd"}
+    wish = {"io": "float16", "layout": "bthd", "varlen": "false"}
     (found,) = driver.load(ROOT / "specs" / "forward_hopper_narrow.yaml", wish).variants
     path = ROOT / "generated" / "forward_hopper_narrow" / f"{found.kernel.module}.py"
     for seed in range(2):

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("tilelang")
 
-from forward_cases import forward_case  # noqa: E402
+from forward_cases import forward_case, ragged_case  # noqa: E402
 from rendering import kernels_of, module  # noqa: E402
 from test_emulate import slots_of  # noqa: E402
 
@@ -23,7 +23,8 @@ RUNS = ((0, "early"), (1, "late"), (2, "late"))
 
 
 def shipped(name, **wish):
-    """A kernel of roles, and where its text is."""
+    """A kernel of roles, and where its text is; one of whole sequences if not asked for others."""
+    wish = {"varlen": "false", **wish}
     (found,) = driver.load(ROOT / "specs" / f"{name}.yaml", wish).variants
     return found.kernel, ROOT / "generated" / name / f"{found.kernel.module}.py"
 
@@ -35,7 +36,11 @@ def width_of(kernel):
 def case_of(kernel, *shape, **options):
     """Tensors in the kernel's own types, sizes, and the right outputs."""
     layout = dict(kernel.values)["layout"]
-    tensors, sizes, want = forward_case(*shape, layout=layout, **options)
+    return typed(kernel, *forward_case(*shape, layout=layout, **options))
+
+
+def typed(kernel, tensors, sizes, want):
+    """The case with tensors in the kernel's own types, and outputs that start as NaN."""
     given = {}
     for t in kernel.tensors:
         like = getattr(torch, t.dtype)
@@ -87,6 +92,58 @@ def test_roles_are_the_token_recurrence(name, wish, shape):
         result = emulator.run(emulated, **arguments, order=order, copies=copies)
         assert result.findings == (), (order, copies)
         assert off(result.outputs, want) < TOLERANCE[wish["io"]], (order, copies)
+
+
+# Of one row, whole, ragged and empty, at either end too; one has more chunks than tiles have places.
+LENGTHS = [0, 1, 64, 0, 290, 63, 0]
+
+
+@pytest.mark.parametrize(
+    "name, io",
+    [
+        ("forward_hopper", "bfloat16"),
+        pytest.param("forward_hopper", "float16", marks=pytest.mark.long),
+        ("forward_hopper_narrow", "float16"),
+        pytest.param("forward_hopper_narrow", "bfloat16", marks=pytest.mark.long),
+    ],
+)
+def test_sequences_one_behind_the_other(name, io):
+    """Right in whatever order blocks come; slots that are nobody's hold NaN and are not read."""
+    kernel, path = shipped(name, io=io, varlen="true")
+    case = ragged_case(LENGTHS, 1, 1, width_of(kernel), 64, 0.1)
+    given, sizes, want = typed(kernel, *case)
+    cuda = emulate.runnable(path, HOPPER)
+    emulated = cuda.build()
+    for order, copies in RUNS:
+        arguments = cuda.given(kernel, emulated, given, sizes)
+        result = emulator.run(emulated, **arguments, order=order, copies=copies)
+        assert result.findings == (), (order, copies)
+        assert off(result.outputs, want) < TOLERANCE[io], (order, copies)
+
+
+MASKS = {
+    "a ragged chunk is stored whole": (r"if \(\(\(j \* 64\) \+ 64\) <= rows\)", "if (true)"),
+    "a row too many is stored": (r"< \(rows \+ 128\)", "< (rows + 129)"),
+    "a ragged chunk is not stored": (r"if \(rows < \(\(j \* 64\) \+ 64\)\)", "if (false)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", MASKS)
+def test_a_wrong_mask_of_rows_shows(fault):
+    kernel, path = shipped("forward_hopper", io="bfloat16", varlen="true")
+    given, sizes, want = typed(kernel, *ragged_case([70, 70], 1, 1, 128, 64, 0.1))
+    cuda = emulate.runnable(path, HOPPER)
+    old, new = MASKS[fault]
+    source, changed = re.subn(old, new, cuda.source)
+    assert changed
+    broken = emulate.Runnable(source, cuda.dynamic, cuda.maps, HOPPER)
+    emulated = broken.build()
+    arguments = broken.given(kernel, emulated, given, sizes)
+    errors = [  # what a block writes of the next one's rows stays where that one came first
+        off(emulator.run(emulated, **arguments, order=order, copies=copies).outputs, want)
+        for order, copies in RUNS
+    ]
+    assert not all(error < TOLERANCE["bfloat16"] for error in errors), errors
 
 
 def test_roles_are_tried_on_more_than_they_have_room_for():

@@ -22,10 +22,15 @@ def kernel() -> Kernel:
     return driver.load(SPEC).variants[0].kernel
 
 
-@pytest.fixture(scope="module", params=[SPEC, NARROW], ids=lambda path: path.stem)
+@pytest.fixture(
+    scope="module",
+    params=[(path, varlen) for path in (SPEC, NARROW) for varlen in ("false", "true")],
+    ids=lambda p: p[0].stem + ("-varlen" if p[1] == "true" else ""),
+)
 def each(request) -> Kernel:
-    """Every kernel that roles make."""
-    return driver.load(request.param).variants[0].kernel
+    """Every kernel that roles make, and of sequences one behind the other."""
+    path, varlen = request.param
+    return driver.load(path, {"varlen": varlen}).variants[0].kernel
 
 
 def lines(text: str, part: str) -> int:
@@ -84,6 +89,9 @@ EDITS = {
     ),
     "a staged tile without a round": (
         ("q_s[i] @ h_t[j].T", "q_s @ h_t[j].T"), "q_s @ h_t[j].T", "'q_s' is staged: which round of it?",
+    ),
+    "an empty sequence without a round": (
+        ("NC - c0)), 1)", "NC - c0)), 0)"), "q_s[nw] @ k_s[nw].T", "waits for ever",
     ),
 }  # fmt: skip
 
@@ -296,11 +304,28 @@ def test_it_is_the_token_recurrence_in_any_interleaving(
 
     from gdngen.verify.interpret import interpret
 
-    (found,) = driver.load(path, {"io": "float16", "layout": layout}).variants
+    (found,) = driver.load(path, {"io": "float16", "layout": layout, "varlen": "false"}).variants
     width = dict(found.kernel.values)["DK"]
     tensors, sizes, want = forward_case(
         1, 1, 2, T, width, 64, segments, gate, cutoff, states=states, layout=layout
     )
+    for seed in range(3):
+        got = interpret(found.kernel, tensors, sizes, seed=seed)
+        for name, right in want.items():
+            assert torch.linalg.norm(got[name] - right) <= 1e-12 * torch.linalg.norm(right)
+
+
+@pytest.mark.parametrize("path", [SPEC, NARROW])
+def test_sequences_one_behind_the_other_in_any_interleaving(path):
+    """Whole, ragged, of one row and empty, at either end too. What belongs to nobody is NaN."""
+    import torch
+    from forward_cases import ragged_case
+
+    from gdngen.verify.interpret import interpret
+
+    (found,) = driver.load(path, {"io": "float16", "varlen": "true"}).variants
+    width = dict(found.kernel.values)["DK"]
+    tensors, sizes, want = ragged_case([0, 1, 64, 130, 0, 0, 63, 65, 0], 1, 2, width, 64, 0.1)
     for seed in range(3):
         got = interpret(found.kernel, tensors, sizes, seed=seed)
         for name, right in want.items():
@@ -338,7 +363,7 @@ def test_a_missing_wait_shows_in_some_interleaving(kernel):
     seen = False
     for seed in range(4):
         out = torch.full_like(want, torch.nan)
-        values = {**dict(kernel.values), **sizes, "h": 0, "b": 0, "s": 0}
+        values = {**dict(kernel.values), **sizes, "h": 0, "seq": 0, "s": 0}
         run = interleave.Interleaving(wrong, {**tensors, "o": out, "final": final}, values, seed)
         with one_thread():
             run.go()
