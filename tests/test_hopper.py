@@ -120,6 +120,29 @@ def test_sequences_one_behind_the_other(with_roles, DK, io):
     assert all("varlen_true" in name for name in used[-2:])
 
 
+@pytest.mark.parametrize("names", ["q g beta", "k v"])
+@pytest.mark.parametrize("DK", [128, 64])
+def test_how_far_what_is_not_a_number_reaches(with_roles, monkeypatch, DK, names):
+    """Of the second of three sequences: the third is right, and of the first all, or all but its last
+    chunk and its state where k or v have it, whose rows behind the end are read as rows that write 0.
+    """
+    monkeypatch.setattr(runtime.Call, "multiprocessors", lambda self: 8)
+    cu = torch.tensor([0, 130, 200, 264])
+    q, k, v, g, beta = inputs("bfloat16", B=1, T=264, H=1, HV=2, DK=DK, DV=DK, decay=0.5)
+    given = dict(q=q, k=k, v=v, g=g, beta=beta)
+    for name in names.split():
+        given[name][:, 130:200] = torch.nan
+    o, final = FUNCTIONS(*given.values(), output_final_state=True, cu_seqlens=cu)
+    whole = 128 if names == "k v" else 130
+    for n, rows, sure in ((0, slice(0, 130), whole), (2, slice(200, 264), 64)):
+        want_o, want = recurrence.gated_delta_rule(*(x[:, rows] for x in given.values()))
+        assert error(o[:, rows][:, :sure], want_o[:, :sure]) < 8e-3
+        if sure == rows.stop - rows.start:
+            assert error(final[n : n + 1], want) < 8e-3
+    used = [f.path.parent.name for f in with_roles if isinstance(f, runtime.Found)]
+    assert used[-1] == ROLES[DK == 64]
+
+
 SLOW, FAST = (
     0.0,
     0.05,

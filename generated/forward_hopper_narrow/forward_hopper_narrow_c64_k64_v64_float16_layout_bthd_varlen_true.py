@@ -196,7 +196,7 @@ def forward_hopper_narrow():
             v_t_free = T.alloc_barrier(arrive_count=[256] * 2)
             thread = T.get_thread_binding()
             if thread < 128:  # state
-                T.set_max_nreg(216, 1)
+                T.set_max_nreg(200, 1)
                 h_f = T.alloc_fragment([DV, DK], acc)
                 h_b = T.alloc_fragment([DV, DK], io)
                 x_f = T.alloc_fragment([DV, BC], acc)
@@ -244,7 +244,7 @@ def forward_hopper_narrow():
                 for r, d in T.Parallel(DV, DK):
                     final[seq, h, d, r] = h_f[r, d]
             elif thread < 256:  # output, w = 0
-                T.set_max_nreg(136, 1)
+                T.set_max_nreg(144, 1)
                 output(
                     0,
                     h,
@@ -269,7 +269,7 @@ def forward_hopper_narrow():
                     v_t_free,
                 )
             elif thread < 384:  # output, w = 1
-                T.set_max_nreg(136, 1)
+                T.set_max_nreg(144, 1)
                 output(
                     1,
                     h,
