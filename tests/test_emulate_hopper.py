@@ -191,13 +191,13 @@ STATE = r"(?s)(tl::warpgroup_reg_alloc<160>.*?)"  # of the first role
 FAULTS = {
     "a tile is freed while it is read": (
         r"if \(0 < j\) \{(\s*tl::tma_store_wait<0, true>\(\);\s*)load_free\[.*\]\.arrive\(\);",
-        r"if (0 <= j) {\1load_free[(i_23 % 3)].arrive();",
+        r"if (0 <= j) {\1load_free[((nw + j) % 3)].arrive();",
         "race",
     ),
     "a tile in use is not waited for": (
-        r"load_free\[\(i_30 % 3\)\]\.wait\(\(\(\(i_30 / 3\) \+ 1\) & 1\)\);", "", "race"
+        r"load_free\[\(i_(\d+) % 3\)\]\.wait\(\(\(\(i_\1 / 3\) \+ 1\) & 1\)\);", "", "race"
     ),
-    "bytes are not announced": (r"load_full\[\(i_30 % 3\)\]\.expect_transaction\(768\);", "", "deadlock"),
+    "bytes are not announced": (r"load_full\[\(i_\d+ % 3\)\]\.expect_transaction\(768\);", "", "deadlock"),
     "more bytes are announced than come": (r"expect_transaction\(768\)", "expect_transaction(1024)", "deadlock"),
     "more arrivals are awaited than come": (r"h_t_full\[0\]\.init\(256\)", "h_t_full[0].init(320)", "deadlock"),
     "too few arrivals are awaited": (r"h_t_full\[0\]\.init\(256\)", "h_t_full[0].init(128)", "deadlock"),
@@ -208,7 +208,7 @@ FAULTS = {
     "a product's operand is changed under it": (
         r"tl::wait_wgmma<1>\(\);(\s*h_t_free\[0\]\.arrive\(\);)", r"\1", "race"
     ),
-    "another box is loaded": (r"(tl::tma_load\(a_desc.*?), c, ", r"\1, (c + 1), ", "wrong result"),
+    "another box is loaded": (r"(tl::tma_load\(a_desc.* \+ i_\d+\)) - nw\)", r"\1 - nw + 1)", "wrong result"),
     "a descriptor's stride is wrong": (r"descriptor<1, 512, 64>", "descriptor<1, 256, 64>", "wrong result"),
     "registers that are not there": (r"reg_alloc<168>", "reg_alloc<240>", "deadlock"),
     "a store is not waited for": (

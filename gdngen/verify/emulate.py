@@ -178,13 +178,22 @@ def _walked(kernel: Kernel) -> set[str]:
 
 
 def _parts(kernel: Kernel, walked: set[str]) -> Iterator[tuple[str, str]]:
-    """Of the walked sizes those that a block starts at a multiple of, and the size that counts blocks."""
+    """Of the walked sizes those that a block starts at a multiple of, by themselves or with something
+    added to each, and the size that counts blocks."""
     grid = {name: count.id for name, count in kernel.grid if isinstance(count, ast.Name)}
     for node in (n for s in kernel.scalars for n in ast.walk(s.value)):
         match node:
-            case ast.BinOp(left=ast.Name(id=index), op=ast.Mult(), right=ast.Name(id=size)):
-                if index in grid and size in walked:
-                    yield size, grid[index]
+            case ast.BinOp(left=ast.Name(id=index), op=ast.Mult(), right=part) if index in grid:
+                yield from ((n.id, grid[index]) for n in _terms(part) if n.id in walked)
+
+
+def _terms(node: ast.AST) -> Iterator[ast.Name]:
+    """The names among the terms of a sum."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _terms(node.left)
+        yield from _terms(node.right)
+    elif isinstance(node, ast.Name):
+        yield node
 
 
 def grid(kernel: Kernel, sizes: Mapping[str, int], target: str = TARGET) -> tuple[int, ...]:
