@@ -3,7 +3,7 @@
     python benchmarks/numerics.py [--cpu] [--dtypes bfloat16,float16] [--dims 64,128] [--out DIR]
 
 On a GPU beside FLA, where it is installed; with --cpu, or where there is no GPU, through TileLang's `c`
-target, at some ten minutes a dtype and width. Writes numerics.json to DIR (default: $OUT, else .).
+target, at a minute or two a dtype and width. Writes numerics.json to DIR (default: $OUT, else .).
 """
 
 import argparse
@@ -28,13 +28,13 @@ def main() -> int:
     on_gpu = verify.on_gpu() and not asked.cpu
     machine = gpu.machine() if on_gpu else {"cpu": "TileLang's target c"}
     dims = [int(text) for text in asked.dims.split(",")]
+    asked.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for row in numerics.measured(asked.dtypes.split(","), dims, on_gpu):
         rows.append(row)
         worst = ", ".join(f"{name} {error:.1e}" for name, error in row.errors) or row.why
         print(f"{row.what} {row.dtype} {row.dim} {row.case}: {row.who}: {worst}", flush=True)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "numerics.json").write_text(numerics.dumps(rows, machine))
+        (asked.out / "numerics.json").write_text(numerics.dumps(rows, machine))
     return 0
 
 

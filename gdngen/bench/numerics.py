@@ -135,7 +135,7 @@ def _fla(kernel: Kernel) -> Run | str:
 
     def run(tensors: Tensors) -> Tensors:
         bound = found.bind({name: t.cuda() for name, t in tensors.items()})
-        return {name: t.cpu() for name, t in bound.read(bound.call()).items()}
+        return {name: t.cpu() for name, t in bound.outputs(bound.call()).items()}
 
     return run
 

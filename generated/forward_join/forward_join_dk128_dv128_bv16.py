@@ -11,7 +11,8 @@ Tensors
 
 Shared storage, policy lean: 73,728 bytes on sm_90
       65,536  float32[128, 128]  m_s  join
-       8,192  float32[128, 16]   h_s  start .. join
+       4,096  bfloat16[128, 16]  s_h  join
+       4,096  bfloat16[128, 16]  s_l  join
 
 The compiler's own merging is off: these slots are all that the kernel asks for.
 """
@@ -20,7 +21,7 @@ import tilelang
 import tilelang.language as T
 
 DK, DV, BV = 128, 128, 16
-acc = "float32"
+acc, half = "float32", "bfloat16"
 
 
 @tilelang.jit(pass_configs={tilelang.PassConfigKey.TL_DISABLE_SHARED_MEMORY_REUSE: True})
@@ -37,7 +38,7 @@ def forward_join():
         first: T.Tensor([S, HV, DK, DV], acc),
         starts: T.Tensor([B, HV, P, DK, DV], acc),
     ):
-        with T.Kernel(DV // BV, HV, B, threads=128) as (x, h, b):
+        with T.Kernel(DV // BV, HV, B, threads=256) as (x, h, b):
             quick = T.alloc_var("int32")
             quick_sum = T.alloc_var("float32")
             quick = 0
@@ -46,24 +47,35 @@ def forward_join():
                 quick_sum = quick_sum + -far[b, h, quick]
                 quick = quick + 1
             m_s = T.alloc_shared([DK, DK], acc)
-            h_s = T.alloc_shared([DK, BV], acc)
+            s_h = T.alloc_shared([DK, BV], half)
+            s_l = T.alloc_shared([DK, BV], half)
+            m_h = T.alloc_fragment([DK, DK], half)
+            m_l = T.alloc_fragment([DK, DK], half)
             h_f = T.alloc_fragment([DK, BV], acc)
+            n_f = T.alloc_fragment([DK, BV], acc)
 
             # start
             for i, j in T.Parallel(DK, BV):
-                h_s[i, j] = first[b, h, i, x * BV + j]
-            T.copy(h_s, starts[b, h, 0, :, x * BV : (x + 1) * BV])
+                h_f[i, j] = first[b, h, i, x * BV + j]
+            T.copy(h_f, starts[b, h, 0, :, x * BV : (x + 1) * BV])
 
             # join
             for i in T.serial(T.Select(quick < P, P - 1, T.cast(0, "int32"))):
                 T.copy(parts[b, h, i, 1, :, :], m_s)
-                T.gemm(m_s, h_s, h_f, clear_accum=True)
+                for r, j in T.Parallel(DK, BV):
+                    s_h[r, j] = T.cast(h_f[r, j], half)
+                    s_l[r, j] = T.cast(h_f[r, j] - T.cast(T.cast(h_f[r, j], half), acc), half)
+                for r, d in T.Parallel(DK, DK):
+                    m_h[r, d] = T.cast(m_s[r, d], half)
+                    m_l[r, d] = T.cast(m_s[r, d] - T.cast(T.cast(m_s[r, d], half), acc), half)
+                T.gemm(m_h, s_h, n_f, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
+                T.gemm(m_l, s_h, n_f, policy=T.GemmWarpPolicy.FullRow)
+                T.gemm(m_h, s_l, n_f, policy=T.GemmWarpPolicy.FullRow)
                 for r, j in T.Parallel(DK, BV):
                     h_f[r, j] = (
-                        T.Select(i > 0 and far[b, h, i] > 0, h_f[r, j], T.cast(0, "float32"))
+                        T.Select(i > 0 and far[b, h, i] > 0, n_f[r, j], T.cast(0, "float32"))
                         + parts[b, h, i, 0, r, x * BV + j]
                     )
-                T.copy(h_f, h_s)
                 T.copy(h_f, starts[b, h, i + 1, :, x * BV : (x + 1) * BV])
 
     return forward_join
