@@ -114,12 +114,12 @@ def test_blocks_are_counted_in_the_order_of_the_layout():
 # -- rounds of a loop ------------------------------------------------------------------------------
 
 PREPARE = (SPECS / "forward_prepare.yaml").read_text()
-NEXT = """        - copy: k[b, hk, (c0 + n + 1)*BC:(c0 + n + 2)*BC, :] -> k_s    # of the next round
+NEXT = """        - copy: k[b, hk, row + (n + 1)*BC:row + (n + 2)*BC, :] -> k_s    # of the next round
           when: n + 1 < count
 """
-FIRST = "    - copy: k[b, hk, c0*BC:(c0+1)*BC, :] -> k_s\n"
+FIRST = "    - copy: k[b, hk, row:row + BC, :] -> k_s\n"
 GRAM = "        - gemm: k_s @ k_s.T -> s\n"
-OWN = "        - copy: k[b, hk, (c0 + n)*BC:(c0 + n + 1)*BC, :] -> k_s\n"
+OWN = "        - copy: k[b, hk, row + n*BC:row + (n + 1)*BC, :] -> k_s\n"
 assert PREPARE.count(NEXT) == PREPARE.count(FIRST) == PREPARE.count(GRAM) == 1
 
 

@@ -127,7 +127,8 @@ class _Facts:
             )
         unsure = self.unsure(program)
         estimated = (*unsure, *self.estimated(apart))
-        refused = compiler.refusals(program, target)
+        # Which threads run a gemm is not known where warps go different ways.
+        refused = [] if kernel.side_by_side else compiler.refusals(program, target)
         ahead = loop is not None and self.symbolic and not kernel.waits
         if ahead and pipeline.needs_static_trips(loop, self.tiles, target):
             refused.append(TOO_FAR_AHEAD)
