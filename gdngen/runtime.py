@@ -170,12 +170,8 @@ class Call:
 
     def number(self, name: str, value: Any) -> torch.Tensor:
         """A number as a kernel takes it: float32 [1] on the call's device."""
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not math.isfinite(value)
-        ):
-            raise self.wrong(name, f"is {value!r}, not a finite number", TypeError)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+            raise self.wrong(name, f"is {value!r}, not a number", TypeError)
         return _number(float(value), self.device)
 
     # -- tensors and kernels -----------------------------------------------------------------

@@ -23,6 +23,7 @@ def chunk_gated_delta_rule(
     output_final_state=False,
     use_qk_l2norm_in_kernel=False,
     cu_seqlens=None,
+    cutoff=None,
 ):
     """The outputs and the last state of whole sequences, chunk after chunk.
 
@@ -39,6 +40,7 @@ def chunk_gated_delta_rule(
     output_final_state       a flag, False where left out
     use_qk_l2norm_in_kernel  a flag, False where left out                    bring rows of q and k to length 1 first
     cu_seqlens               [M], whole numbers, or None                     sequences lie one behind the other in one batch: 0, where the second starts, ..., T
+    cutoff                   a number, -12 where left out                    what has decayed below e^cutoff is left out of a segment that starts behind it; -inf for nothing
     """
     call = runtime.Call("chunk_gated_delta_rule", DTYPES, ROOT)
     has_initial_state = initial_state is not None
@@ -127,6 +129,7 @@ def chunk_gated_delta_rule(
         N=N,
     )
     scale = call.number("scale", DK ** (-0.5) if scale is None else scale)
+    cutoff = call.number("cutoff", -12 if cutoff is None else cutoff)
 
     qn = call.new([B if use_qk_l2norm_in_kernel else 0, T, H, DK], "io")
     kn = call.new([B if use_qk_l2norm_in_kernel else 0, T, H, DK], "io")
@@ -141,7 +144,6 @@ def chunk_gated_delta_rule(
     far = call.new([B if carry else 0, HV, P], "acc")
     parts = call.new([B if carry else 0, HV, P, 2, DK, DV], "acc")
     starts = call.new([B if carry else 0, HV, P, DK, DV], "acc")
-    cutoff = call.number("cutoff", -12)
     o = call.new([B, T, HV, DV], "io")
     final_state = call.new([N if output_final_state else 0, HV, DK, DV], "acc")
 

@@ -43,7 +43,7 @@ def off(kernel, path, case, seed=0) -> float:
 
 def exact(case):
     """The case with a cutoff that nothing decays to."""
-    return {**case[0], "cutoff": torch.tensor([-1e9])}, case[1]
+    return {**case[0], "cutoff": torch.tensor([-torch.inf])}, case[1]
 
 
 def test_the_text_is_the_token_recurrence_in_any_order_of_turns(kernel, case):

@@ -217,7 +217,7 @@ ALIKE = {
 @pytest.mark.parametrize("beta", [1.0, 2.0])
 @pytest.mark.parametrize("io", DTYPES)
 def test_keys_that_are_all_the_same(io, beta):
-    """Repeated tokens without decay, where repeated squaring is off by 1e13."""
+    """Repeated tokens without decay, where repeated squaring leaves nothing right."""
     q, k, v, g, rate = inputs(io, T=130)
     k[:] = k[:, :1]
     o, _ = chunk_gated_delta_rule(q, k, v, g * 0, torch.full_like(rate, beta))
@@ -239,7 +239,7 @@ WRONG = {
     "heads": ("q k", lambda x: x["q"].repeat(1, 1, 2, 1), ValueError, "'v' has 1 heads, which 2 heads"),
     "gradient": ("v", lambda x: x["v"].clone().requires_grad_(), NotImplementedError, "no backward"),
     "device": ("beta", lambda x: x["beta"].to("meta"), ValueError, "'beta' is on meta, 'q' on cpu"),
-    "scale": ("scale", lambda x: float("nan"), TypeError, "'scale' is nan, not a finite number"),
+    "scale": ("scale", lambda x: float("nan"), TypeError, "'scale' is nan, not a number"),
     "states": (
         "initial_state",
         lambda x: torch.zeros(2, 1, 64, 64),
@@ -266,6 +266,14 @@ def test_a_wrong_argument_is_named(name, case):
     given |= dict.fromkeys(names.split(), change(given))
     with pytest.raises(kind, match=f"{name}_gated_delta_rule: .*{words}"):
         globals()[f"{name}_gated_delta_rule"](**given)
+
+
+def test_the_cutoff_of_segments_is_a_number_that_may_be_infinite():
+    given = inputs("float32", T=70)
+    with pytest.raises(TypeError, match="'cutoff' is nan, not a number"):
+        chunk_gated_delta_rule(*given, cutoff=float("nan"))
+    o, _ = chunk_gated_delta_rule(*given, cutoff=float("-inf"))
+    assert error(o, recurrence.gated_delta_rule(*given)[0]) < CHUNKED["float32"]
 
 
 def test_sequences_come_in_one_batch():

@@ -9,7 +9,7 @@ from small_spec import read
 
 from gdngen import driver
 from gdngen.model.model import Branch, Kernel, Loop
-from gdngen.roles import events, handover, proof, protocol, unroll
+from gdngen.roles import events, handover, happenings, proof, protocol, unroll
 from gdngen.roles.sync import BarrierWait, Sync
 
 SPECS = Path(__file__).parent.parent / "specs"
@@ -190,7 +190,7 @@ ALMOST = ()
 def _pair(drop: int):
     """A writer and a reader of two rounds of a tile with one place, without event `drop` of all."""
     from gdngen.errors import Location
-    from gdngen.roles.protocol import Access, Arrive, Barrier, Touch, Trace, Wait
+    from gdngen.roles.happenings import Access, Arrive, Barrier, Touch, Trace, Wait
 
     def line(n):
         return Location("s.yaml", n, 1)
@@ -222,7 +222,7 @@ def _pair(drop: int):
 
 def _wrong(barriers, traces, order) -> bool:
     """Whether an interleaving, with parities as GPUs have them, reads a wrong round or hangs."""
-    from gdngen.roles.protocol import Access, Wait
+    from gdngen.roles.happenings import Access, Wait
 
     phase = {b.name: 0 for b in barriers}
     at, holds = [0, 0], None
@@ -277,7 +277,7 @@ def test_events_are_those_of_the_programs(kernel):
     env = next(e for e in unroll.valuations(kernel) if (e["nw"], e["count"]) == (2, 3))
     traces = events.traces(parted, env)
     assert [t.role for t in traces] == ["state", "state", "output", "load"]
-    loads = [e for e in traces[-1].events if isinstance(e, protocol.Load)]
+    loads = [e for e in traces[-1].events if isinstance(e, happenings.Load)]
     assert len(loads) == 5 * 5 + 3  # five tiles a round, and q where outputs are made
 
 

@@ -1,18 +1,21 @@
 """Random specs -> every policy's plan -> the judge; and plans broken on purpose, which it must refuse.
 
-    python -m gdngen.judge.fuzz --examples 10000 --seed 0
+    python -m gdngen.judge.fuzz --examples 10000 --seed 0 [--jobs 2]
 
 A spec is a function of its number: `spec_of(seed)` writes it again. Each is planned under every policy
 and judged; where a spec has few tiles, `share` is compared with the best of all assignments.
 """
 
 import argparse
+import functools
+import os
 import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gdngen import pools
 from gdngen.driver import Checked
 from gdngen.errors import Report
 from gdngen.judge import fuzzspec
@@ -27,6 +30,7 @@ from gdngen.plan.slots import laid_out
 TARGET = "sm_80"
 FREEST = Wish("lean", "bytes", allow_reload=True, allow_views=True)  # everything that lean may do
 WISHES = {**{p: Wish(p) for p in planning.POLICIES}, "freest": FREEST}
+AT_ONCE = 20  # specs that a process is given
 FEW = 6  # tiles of one class whose every assignment can be tried
 
 
@@ -128,16 +132,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--tiles", type=int, default=40, help="leave out specs with more shared tiles than this"
     )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes side by side")
     options = parser.parse_args(argv)
     policies = tuple(options.policy or WISHES)
     started, done, wrong = time.monotonic(), 0, 0
-    for seed in range(options.seed, options.seed + options.examples):
-        found = _findings(seed, policies, options.tiles)
-        if found is None:
-            continue
-        for line in found:
-            print(f"spec {seed}: {line}", flush=True)
-        done, wrong = done + 1, wrong + bool(found)
+    seeds = range(options.seed, options.seed + options.examples)
+    one = functools.partial(_findings, policies=policies, tiles=options.tiles)
+    with pools.processes(options.jobs) as pool:
+        for seed, found in zip(seeds, pool.map(one, seeds, chunksize=AT_ONCE)):
+            if found is None:
+                continue
+            for line in found:
+                print(f"spec {seed}: {line}", flush=True)
+            done, wrong = done + 1, wrong + bool(found)
     print(
         f"{done:,} specs of {options.examples:,} from seed {options.seed} under {' '.join(policies)} "
         f"in {time.monotonic() - started:,.0f} s: {wrong} with disagreements"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from gdngen.language import expr
 from gdngen.model import rounds
 from gdngen.model.model import Access, Assign, Gemm, Leaf, Point, Region, Role
-from gdngen.roles import protocol, unroll
-from gdngen.roles.handover import Parted, _row_products
+from gdngen.roles import happenings, unroll
+from gdngen.roles.handover import Parted, row_products
 from gdngen.roles.sync import (
     AsyncLoad,
     AsyncStore,
@@ -22,14 +22,14 @@ from gdngen.roles.sync import (
 )
 
 
-def barriers(p: Parted) -> tuple[protocol.Barrier, ...]:
-    return tuple(protocol.Barrier(b.name, b.slots, b.arrivals) for b in p.barriers)
+def barriers(p: Parted) -> tuple[happenings.Barrier, ...]:
+    return tuple(happenings.Barrier(b.name, b.slots, b.arrivals) for b in p.barriers)
 
 
-def traces(p: Parted, env: unroll.Env) -> tuple[protocol.Trace, ...]:
+def traces(p: Parted, env: unroll.Env) -> tuple[happenings.Trace, ...]:
     """What every copy of every role does, for these numbers."""
     return tuple(
-        protocol.Trace(role.name, role.threads, tuple(_Events(p, role, own).all(body)))
+        happenings.Trace(role.name, role.threads, tuple(_Events(p, role, own).all(body)))
         for role, body in p.programs
         for own in unroll.copies(role, env)
     )
@@ -39,54 +39,54 @@ class _Events:
     def __init__(self, p: Parted, role: Role, env: unroll.Env):
         self.p, self.role, self.env = p, role, env
         self.own = f"{role.name} {env.get(role.each, '')}" if role.each else role.name
-        self.rows = _row_products(p.kernel, role)
+        self.rows = row_products(p.kernel, role)
 
-    def all(self, body) -> Iterator[protocol.Event]:
+    def all(self, body) -> Iterator[happenings.Event]:
         for leaf, here in unroll.run(body, self.env):
             yield from self.event(leaf, here)
 
-    def event(self, s: Leaf, env: unroll.Env) -> Iterator[protocol.Event]:
+    def event(self, s: Leaf, env: unroll.Env) -> Iterator[happenings.Event]:
         match s:
             case BarrierWait():
                 at, slots = self.round(s.round, env), s.barrier.slots
                 about = f"for {_said(s.barrier.name)}, round {at}"
                 phase = at // slots - s.behind
-                yield protocol.Wait(s.where, s.barrier.name, at % slots, phase, about)
+                yield happenings.Wait(s.where, s.barrier.name, at % slots, phase, about)
             case BarrierArrive():
                 at, slots = self.round(s.round, env), s.barrier.slots
                 about = f"at {_said(s.barrier.name)}, round {at}"
-                yield protocol.Arrive(s.where, s.barrier.name, at % slots, at // slots, about)
+                yield happenings.Arrive(s.where, s.barrier.name, at % slots, at // slots, about)
             case AsyncLoad():
                 at, slots = self.round(s.round, env), s.barrier.slots
                 touches = self.touches(s.copy, s.writes(), True, env)
                 name = s.barrier.name
-                yield protocol.Load(s.where, touches, name, at % slots, at // slots)
+                yield happenings.Load(s.where, touches, name, at % slots, at // slots)
             case AsyncStore():
-                yield protocol.Store(s.where, self.touches(s.copy, s.reads(), False, env))
+                yield happenings.Store(s.where, self.touches(s.copy, s.reads(), False, env))
             case Settle():
-                yield protocol.Settle(s.where, s.pending)
+                yield happenings.Settle(s.where, s.pending)
             case Drain():
-                yield protocol.Drain(s.where)
+                yield happenings.Drain(s.where)
             case Fence():
-                yield protocol.Fence(s.where)
+                yield happenings.Fence(s.where)
             case Meet():
-                yield protocol.Meet(s.where)
+                yield happenings.Meet(s.where)
             case Gemm():
                 own = not s.transpose_a
                 a = self.touches(s, (_of(s.a),), False, env, own)
                 b = self.touches(s, (_of(s.b),), False, env)
                 c = self.touches(s, (_of(s.c),), True, env)
-                yield protocol.Product(s.where, a + b + c)
+                yield happenings.Product(s.where, a + b + c)
             case _:
                 keeps = s.reads() and all(x.name in self.rows for x in s.reads())
                 reads = self.touches(s, s.reads(), False, env)
                 writes = self.touches(s, s.writes(), True, env, bool(keeps))
                 if reads or writes:
-                    yield protocol.Access(s.where, reads + writes)
+                    yield happenings.Access(s.where, reads + writes)
 
     def touches(
         self, s: Leaf, accesses, writes: bool, env, rows=False
-    ) -> tuple[protocol.Touch, ...]:
+    ) -> tuple[happenings.Touch, ...]:
         out = []
         for a in accesses:
             buffer = self.p.kernel.buffer(a.name)
@@ -96,10 +96,10 @@ class _Events:
             name = a.name if shared else f"{a.name} of {self.own}"
             at = self.round(rounds.round_of(a), env) if buffer.stages else 0
             box = self.box(s, a, buffer, env)
-            out.append(protocol.Touch(name, box, at, writes, rows or not shared, not shared))
+            out.append(happenings.Touch(name, box, at, writes, rows or not shared, not shared))
         return tuple(out)
 
-    def box(self, s: Leaf, a: Access, buffer, env) -> protocol.Box:
+    def box(self, s: Leaf, a: Access, buffer, env) -> happenings.Box:
         """The part of a tile that an access may reach, along each axis."""
         whole = tuple((0, n) for n in buffer.shape)
         if a.region is not None:

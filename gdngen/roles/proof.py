@@ -5,7 +5,7 @@ import functools
 from gdngen.errors import Report
 from gdngen.model import roles
 from gdngen.model.model import Branch, Kernel, Loop, Statement
-from gdngen.roles import events, handover, protocol, unroll
+from gdngen.roles import events, handover, protocol, spans, unroll
 from gdngen.roles.handover import Parted
 from gdngen.roles.sync import BarrierArrive, BarrierWait, Settle
 
@@ -35,7 +35,7 @@ def faults(p: Parted) -> list[tuple[protocol.Fault, str]]:
     barriers = events.barriers(p)
     for env in unroll.valuations(p.kernel):
         for fault in _proven(barriers, events.traces(p, env)):
-            found.append((fault, handover.numbers(env, p.kernel)))
+            found.append((fault, spans.numbers(env, p.kernel)))
         if found:
             return found[:MOST]
     return []

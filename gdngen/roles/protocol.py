@@ -18,126 +18,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gdngen.errors import Location
-
-Box = tuple[
-    tuple[int, int], ...
-]  # along each axis from where to where; the first axis is the place
-
-
-@dataclass(frozen=True)
-class Barrier:
-    """One barrier for each of `slots` places; `arrivals` threads complete a phase of one."""
-
-    name: str
-    slots: int
-    arrivals: int
-
-
-@dataclass(frozen=True)
-class Touch:
-    """A use of a part of a tile. `rows`: a thread touches the rows that it has in registers alone;
-    `registers`: the tile itself is in registers."""
-
-    tile: str
-    box: Box
-    round: int  # of a staged tile; else 0
-    writes: bool
-    rows: bool = False
-    registers: bool = False
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Until phase `phase` of a barrier's place is over; -1 is over from the start."""
-
-    where: Location
-    barrier: str
-    slot: int
-    phase: int
-    about: str
-
-
-@dataclass(frozen=True)
-class Arrive:
-    where: Location
-    barrier: str
-    slot: int
-    phase: int
-    about: str
-
-
-@dataclass(frozen=True)
-class Access:
-    """Reads and writes of the threads themselves."""
-
-    where: Location
-    touches: tuple[Touch, ...]
-
-
-@dataclass(frozen=True)
-class Load:
-    """One thread has a tile copied in; it is there when the barrier's phase is over."""
-
-    where: Location
-    touches: tuple[Touch, ...]
-    barrier: str
-    slot: int
-    phase: int
-
-
-@dataclass(frozen=True)
-class Product:
-    """All threads have tiles multiplied; they are read until a `Settle` says otherwise."""
-
-    where: Location
-    touches: tuple[Touch, ...]
-
-
-@dataclass(frozen=True)
-class Settle:
-    """Until no more than `pending` products are under way."""
-
-    where: Location
-    pending: int
-
-
-@dataclass(frozen=True)
-class Store:
-    """One thread has a tile copied out; it is read until a `Drain`."""
-
-    where: Location
-    touches: tuple[Touch, ...]
-
-
-@dataclass(frozen=True)
-class Drain:
-    where: Location
-
-
-@dataclass(frozen=True)
-class Fence:
-    """What threads wrote can be read by copies and products from here on."""
-
-    where: Location
-
-
-@dataclass(frozen=True)
-class Meet:
-    """All threads of the role wait for one another."""
-
-    where: Location
-
-
-Event = Wait | Arrive | Access | Load | Product | Settle | Store | Drain | Fence | Meet
-
-
-@dataclass(frozen=True)
-class Trace:
-    """What one copy of a role does."""
-
-    role: str
-    threads: int
-    events: tuple[Event, ...]
+from gdngen.roles.boxes import boxes_meet, covers, meet, minus
+from gdngen.roles.happenings import (
+    Access,
+    Arrive,
+    Barrier,
+    Drain,
+    Event,
+    Fence,
+    Load,
+    Meet,
+    Product,
+    Settle,
+    Store,
+    Touch,
+    Trace,
+    Wait,
+)
 
 
 @dataclass(frozen=True)
@@ -448,7 +345,7 @@ class _Run:
         kept = []
         for r in records:
             other = r.touch.tile != touch.tile  # in one storage: nothing is said of which part
-            if not other and not (_meet(r.half, half) and _boxes_meet(r.touch.box, touch.box)):
+            if not other and not (meet(r.half, half) and boxes_meet(r.touch.box, touch.box)):
                 kept.append(r)
                 continue
             ordered = clock.get(r.agent, 0) >= r.tick
@@ -456,7 +353,7 @@ class _Run:
             same = same or self.sums(r, t, here)
             if (r.touch.writes or touch.writes) and not ordered and not same:
                 self.race(t, r, here, event)
-            covered = _covers((half, *touch.box), (r.half, *r.touch.box))
+            covered = covers((half, *touch.box), (r.half, *r.touch.box))
             if touch.writes and ordered and (other or covered):
                 continue  # whatever is ordered behind this is ordered behind that
             kept.append(r)
@@ -492,7 +389,7 @@ class _Run:
         written = [
             r
             for r in records
-            if r.touch.writes and _meet(r.half, half) and _boxes_meet(r.touch.box, touch.box)
+            if r.touch.writes and meet(r.half, half) and boxes_meet(r.touch.box, touch.box)
         ]
         rest = [touch.box]
         for r in written:
@@ -512,7 +409,7 @@ class _Run:
                         f"its write on line {r.where.line}",
                         "a fence belongs between",
                     )
-            rest = [piece for box in rest for piece in _minus(box, r.touch.box)]
+            rest = [piece for box in rest for piece in minus(box, r.touch.box)]
         if rest:
             self.fault(
                 event.where,
@@ -535,30 +432,3 @@ def _join(clock: Clock, other: Clock) -> None:
 
 def _knows(clock: Clock, arrivals: list[tuple[int, int, int]]) -> bool:
     return all(clock.get(agent, 0) >= tick for agent, tick, _ in arrivals)
-
-
-def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
-
-
-def _boxes_meet(a: Box, b: Box) -> bool:
-    return all(map(_meet, a, b))
-
-
-def _covers(a: Box, b: Box) -> bool:
-    return all(x[0] <= y[0] and y[1] <= x[1] for x, y in zip(a, b))
-
-
-def _minus(box: Box, cut: Box) -> list[Box]:
-    """What is left of a box."""
-    if not _boxes_meet(box, cut):
-        return [box]
-    out = []
-    for axis, ((low, high), (first, last)) in enumerate(zip(box, cut)):
-        head, tail = box[:axis], box[axis + 1 :]
-        if low < first:
-            out.append((*head, (low, first), *tail))
-        if last < high:
-            out.append((*head, (last, high), *tail))
-        box = (*head, (max(low, first), min(high, last)), *tail)
-    return out

@@ -1,7 +1,8 @@
 """Inputs on which chunk-local inverses are known to go wrong, and what is right for them.
 
 Keys of unit length, as models normalise them, unless a case says otherwise. Gates are log gates a
-step; a kernel gets them as its conventions ask. All tensors are [B, heads, T, D] until `laid_out`.
+step; a kernel gets them as its conventions ask. All tensors are [B, heads, T, D] until `inputs` lays
+them out as the kernel takes them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gdngen.model.model import Kernel
 from gdngen.verify.samples import blank
 
 BATCH, HEADS = 1, 2
+TAIL = 40  # rows of the ragged chunk that 1000 tokens leave in chunks of 64
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ def _at_cosine(cosine: float) -> Callable[[Tensor], Tensor]:
 
 
 def _at_the_end(x: Tensor) -> Tensor:
-    """Steps of a gate that decays by 20 a step in the last, ragged chunk, and mildly before."""
-    tail = torch.arange(x.shape[-1]) >= x.shape[-1] // 64 * 64
+    """Steps of a gate that decays by 20 a step in the last rows, and mildly before."""
+    tail = torch.arange(x.shape[-1]) >= x.shape[-1] - TAIL
     return torch.where(tail, -20.0, -0.1 * x)
 
 
@@ -160,7 +162,7 @@ def off(want: Mapping[str, Tensor], found: Mapping[str, Tensor], v: Tensor) -> d
         rows = math.prod(right.shape[:-1])
         made_of = {"A": rows**0.5, "w": rows**0.5, "u": float(v.double().norm())}[name]
         error = float((found[name].double() - right).norm())
-        least = max(float(right.norm()), 1e-4 * made_of)
+        least = max(float(right.norm()), 1e-4 * made_of) or 1.0  # all of nothing: absolute
         out[name] = math.inf if math.isnan(error) else error / least if error else 0.0
     return out
 
