@@ -4,6 +4,7 @@
 one a target where plans differ so much that the text does. `manifest.json` lists them all.
 """
 
+import functools
 import hashlib
 import os
 import sys
@@ -56,18 +57,23 @@ class Module:
 
 def load(path: Path, settings: Mapping[str, str] = {}) -> Loaded:
     """Reads and checks a spec; raises `SpecError` with every mistake in it."""
+    return _load(_read(path), path, tuple(sorted(settings.items())))
+
+
+@functools.lru_cache(maxsize=32)  # roles take seconds to prove
+def _load(text: str, path: Path, settings: tuple[tuple[str, str], ...]) -> Loaded:
     report = Report()
-    parsed = spec.parse(_read(path), path.as_posix(), report)
+    parsed = spec.parse(text, path.as_posix(), report)
     if parsed is None:
         report.stop()
     known = {d.text for d in parsed.dims} | {k.text for k, _ in (*parsed.dtypes, *parsed.options)}
-    for name in settings:
+    for name, _ in settings:
         if name not in known:
             raise GdngenError(
                 f"error: --set {name}: {path} has no such dim, dtype or option{did_you_mean(name, known)}\n"
                 f"  help: it has {' '.join(sorted(known))}"
             )
-    checked = tuple(Checked(*found) for found in checks.check(parsed, report, settings))
+    checked = tuple(Checked(*found) for found in checks.check(parsed, report, dict(settings)))
     report.stop()
     own = (
         (Diagnostic("warning", parsed.warn.where, " ".join(parsed.warn.text.split())),)

@@ -585,7 +585,7 @@ def test_a_run(on_the_cpu, with_fla, tmp_path):
     assert not bench.failed(found)
 
 
-@pytest.mark.parametrize("layout", ["", "_layout_bthd"])
+@pytest.mark.parametrize("layout", ["", pytest.param("_layout_bthd", marks=pytest.mark.long)])
 def test_a_run_beside_everything(layout, on_the_cpu, with_fla, tmp_path):
     kernel = kernels_of("prepare_blocked")[f"prepare_blocked_c64_k64_v64_float16{layout}"]
     path, _ = module(kernel, tmp_path)

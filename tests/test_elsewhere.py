@@ -55,6 +55,7 @@ def test_views_run_right_on_the_cpu(name, tmp_path):
     assert verdict.ok and verdict.comparisons, verdict.problems()
 
 
+@pytest.mark.long
 def test_views_have_no_race(tmp_path):
     case = of("sm_80 freest", "prepare_c32_k128_v128_float16")
     emulate.ready()

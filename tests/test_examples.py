@@ -12,6 +12,8 @@ from gdngen.verify import verify
 KERNELS = [p for p in SPECS.rglob("*.yaml") if not driver.is_pipeline(p)]
 NAMES = sorted(str(p.relative_to(SPECS).with_suffix("")) for p in KERNELS)
 EXAMPLES = [name for name in NAMES if name.startswith("examples/")]
+# what is checked in of the others is lowered, or remembered, by test_generated.py
+OTHERS = [pytest.param(name, marks=pytest.mark.long) for name in NAMES if name not in EXAMPLES]
 
 
 def first_of(name: str, io: str):
@@ -37,7 +39,7 @@ def test_an_example_runs_right(name, io, tmp_path):
     assert not problems(first_of(name, io), tmp_path, lower=False)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EXAMPLES + OTHERS)
 def test_bytes_asked_for_are_bytes_planned(name, tmp_path):
     """Lowering takes seconds; results are remembered by the text."""
     kernel = first_of(name, "float16")

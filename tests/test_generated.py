@@ -1,10 +1,12 @@
 """What is checked in: every module is imported, run and compared, and asks for the bytes planned.
 
 Bytes of a text that was lowered before are remembered by its hash (`lowered.json`, written by
-`make record`), so only a text that has changed, and a sample, is lowered again here; `make test-all`
-lowers all of them.
+`make record`), so only a text that has changed, and a sample, is lowered again here. A variant that has
+a text of its own for sm_90 is run from one of the two, every other one from that of sm_90. `make
+test-all` lowers and runs all of them, and `make regen` renders them anew.
 """
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -24,24 +26,24 @@ RECORD = Path(__file__).parent / "lowered.json"
 MANIFEST = json.loads((GENERATED / "manifest.json").read_text())
 MODULES = sorted(MANIFEST)
 PAIRS = [(m, t) for m in MODULES for t in sorted(MANIFEST[m]["targets"])]
+BEHIND = "_sm_90.py"
+TWO = sorted(m.removesuffix(BEHIND) for m in MODULES if m.endswith(BEHIND))
+TAKEN = {f"{name}{BEHIND if at % 2 else '.py'}" for at, name in enumerate(TWO)}
+LEFT = {f"{name}{end}" for name in TWO for end in (".py", BEHIND)} - TAKEN
+RUN = [pytest.param(m, marks=pytest.mark.long) if m in LEFT else m for m in MODULES]
 SAMPLE = [p for p in PAIRS if "c64_k64_v64_float16" in p[0] and p[0].startswith("prepare/")][:2]
 
 
-@pytest.fixture(scope="session")
-def kernels():
-    """The author's kernel of every module."""
-    found = {}
-    for spec in sorted({e["spec"] for e in MANIFEST.values()}):
-        for v in driver.load(ROOT / spec).variants:
-            found[spec, v.kernel.module] = v.kernel
-    return found
+@functools.cache
+def kernels(spec: str) -> dict:
+    """The author's kernel of every variant of a spec."""
+    return {v.kernel.module: v.kernel for v in driver.load(ROOT / spec).variants}
 
 
-def of(kernels, module):
+def of(module: str):
     """The kernel of a module: its file name starts with the kernel's own."""
-    spec, stem = MANIFEST[module]["spec"], Path(module).stem
-    fitting = [name for s, name in kernels if s == spec and stem.startswith(name)]
-    return kernels[spec, max(fitting, key=len)]
+    known, stem = kernels(MANIFEST[module]["spec"]), Path(module).stem
+    return known[max((name for name in known if stem.startswith(name)), key=len)]
 
 
 def digest(path: Path) -> str:
@@ -52,6 +54,7 @@ def planned(module, target):
     return MANIFEST[module]["targets"][target]
 
 
+@pytest.mark.long  # CI runs `make regen`
 def test_generated_is_what_the_specs_render():
     got = subprocess.run(
         [sys.executable, "-m", "gdngen.cli", "check", "--full"],
@@ -70,9 +73,9 @@ def test_black_agrees():
     assert got.returncode == 0
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_module_runs_right_on_the_cpu(module, kernels):
-    verdict = verify.verify(of(kernels, module), GENERATED / module, {})
+@pytest.mark.parametrize("module", RUN)
+def test_module_runs_right_on_the_cpu(module):
+    verdict = verify.verify(of(module), GENERATED / module, {})
     assert verdict.ok, verdict.problems()
     assert verdict.comparisons
 
@@ -112,10 +115,10 @@ def test_bytes_asked_are_bytes_planned_lowered_anew(module, target):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("module", MODULES)
-def test_module_runs_right_on_a_gpu(module, kernels):
+def test_module_runs_right_on_a_gpu(module):
     if not verify.on_gpu():
         pytest.skip("needs an NVIDIA GPU")
-    verdict = verify.verify(of(kernels, module), GENERATED / module, {}, device="cuda")
+    verdict = verify.verify(of(module), GENERATED / module, {}, device="cuda")
     assert verdict.ok, verdict.problems()
 
 

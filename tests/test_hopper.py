@@ -99,7 +99,9 @@ def test_the_function_runs_roles_on_hopper(with_roles, DK, T, io):
 LENGTHS = [1, 0, 64, 63, 0, 65, 2, 130, 0, 1, 17, 0, 0, 33, 20, 3, 0]  # 17 sequences
 
 
-@pytest.mark.parametrize("DK, io", [(128, "bfloat16"), (64, "float16")])
+@pytest.mark.parametrize(
+    "DK, io", [(128, "bfloat16"), pytest.param(64, "float16", marks=pytest.mark.long)]
+)
 def test_sequences_one_behind_the_other(with_roles, DK, io):
     """Empty ones, single rows, whole chunks and ragged ones, each from its own state to its own."""
     cu = torch.tensor([0, *LENGTHS]).cumsum(0)

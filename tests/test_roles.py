@@ -275,7 +275,7 @@ def test_the_text_has_what_was_proven(kernel):
 def test_events_are_those_of_the_programs(kernel):
     parted = handover.of(kernel)
     env = next(e for e in unroll.valuations(kernel) if (e["nw"], e["count"]) == (2, 3))
-    traces = events.traces(parted, env)
+    traces = events.Traces(parted).of(env)
     assert [t.role for t in traces] == ["state", "state", "output", "load"]
     loads = [e for e in traces[-1].events if isinstance(e, happenings.Load)]
     assert len(loads) == 5 * 5 + 3  # five tiles a round, and q where outputs are made

@@ -5,6 +5,7 @@ Every use is written out so, `k_s[i]` as `k_s[i % S, :, :]`, and nothing behind 
 """
 
 import ast
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -93,7 +94,7 @@ class Use:
     access: Access
     writes: bool
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """The round as text: equal where the rounds are equal on the face of it."""
         return ast.unparse(self.round)

@@ -8,11 +8,18 @@ def meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def boxes_meet(a: Box, b: Box) -> bool:
-    return all(map(meet, a, b))
+    for (low, high), (first, last) in zip(a, b):
+        if high <= first or last <= low:
+            return False
+    return True
 
 
 def covers(a: Box, b: Box) -> bool:
-    return all(x[0] <= y[0] and y[1] <= x[1] for x, y in zip(a, b))
+    """Whether b lies in a."""
+    for (low, high), (first, last) in zip(a, b):
+        if first < low or high < last:
+            return False
+    return True
 
 
 def minus(box: Box, cut: Box) -> list[Box]:

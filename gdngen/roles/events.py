@@ -26,24 +26,45 @@ def barriers(p: Parted) -> tuple[happenings.Barrier, ...]:
     return tuple(happenings.Barrier(b.name, b.slots, b.arrivals) for b in p.barriers)
 
 
-def traces(p: Parted, env: unroll.Env) -> tuple[happenings.Trace, ...]:
-    """What every copy of every role does, for these numbers."""
-    return tuple(
-        happenings.Trace(role.name, role.threads, tuple(_Events(p, role, own).all(body)))
-        for role, body in p.programs
-        for own in unroll.copies(role, env)
-    )
+class Traces:
+    """What every copy of every role does, for any numbers; what does not rest on them is worked out once."""
+
+    def __init__(self, p: Parted):
+        self.p = p
+        self.known: dict[tuple[str, int | None], _Events] = {}
+
+    def of(self, env: unroll.Env) -> tuple[happenings.Trace, ...]:
+        """For these numbers."""
+        found = []
+        for role, body in self.p.programs:
+            for own in unroll.copies(role, env):
+                key = role.name, own.get(role.each)
+                if key not in self.known:
+                    self.known[key] = _Events(self.p, role, own)
+                events = tuple(self.known[key].all(body, own))
+                found.append(happenings.Trace(role.name, role.threads, events))
+        return tuple(found)
 
 
 class _Events:
+    """Of one copy of a role."""
+
     def __init__(self, p: Parted, role: Role, env: unroll.Env):
-        self.p, self.role, self.env = p, role, env
+        self.p = p
         self.own = f"{role.name} {env.get(role.each, '')}" if role.each else role.name
         self.rows = row_products(p.kernel, role)
+        self.names: dict[int, tuple[Leaf, tuple[str, ...]]] = {}
+        self.known: dict[tuple, tuple[happenings.Event, ...]] = {}
 
-    def all(self, body) -> Iterator[happenings.Event]:
-        for leaf, here in unroll.run(body, self.env):
-            yield from self.event(leaf, here)
+    def all(self, body, env: unroll.Env) -> Iterator[happenings.Event]:
+        for leaf, here in unroll.run(body, env):
+            if id(leaf) not in self.names:
+                self.names[id(leaf)] = leaf, _rests_on(leaf)
+            _, names = self.names[id(leaf)]
+            key = id(leaf), *(here.get(name) for name in names)
+            if key not in self.known:
+                self.known[key] = tuple(self.event(leaf, here))
+            yield from self.known[key]
 
     def event(self, s: Leaf, env: unroll.Env) -> Iterator[happenings.Event]:
         match s:
@@ -116,6 +137,16 @@ class _Events:
 
     def round(self, node, env) -> int:
         return int(expr.evaluate(node, env))
+
+
+def _rests_on(s: Leaf) -> tuple[str, ...]:
+    """Names that an event of a statement is made of: those of its rounds and of the parts it touches."""
+    asked = [s.round] if isinstance(s, (BarrierWait, BarrierArrive, AsyncLoad)) else []
+    inner = s.copy if isinstance(s, (AsyncLoad, AsyncStore)) else s
+    for a in (*inner.reads(), *inner.writes()):
+        parts = a.index or (() if a.region is None else a.region.index or ())
+        asked += [getattr(p, "at", getattr(p, "start", p)) for p in parts]
+    return tuple(dict.fromkeys(n.id for node in asked for n in expr.names(node)))
 
 
 def _of(r: Region) -> Access:

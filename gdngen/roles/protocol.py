@@ -349,13 +349,13 @@ class _Run:
                 kept.append(r)
                 continue
             ordered = clock.get(r.agent, 0) >= r.tick
-            same = r.where == event.where and r.agent != agent and self.together(r, t, here)
-            same = same or self.sums(r, t, here)
-            if (r.touch.writes or touch.writes) and not ordered and not same:
-                self.race(t, r, here, event)
-            covered = covers((half, *touch.box), (r.half, *r.touch.box))
-            if touch.writes and ordered and (other or covered):
-                continue  # whatever is ordered behind this is ordered behind that
+            if (r.touch.writes or touch.writes) and not ordered:
+                same = r.where == event.where and r.agent != agent and self.together(r, t, here)
+                if not (same or self.sums(r, t, here)):
+                    self.race(t, r, here, event)
+            if touch.writes and ordered:
+                if other or covers((half, *touch.box), (r.half, *r.touch.box)):
+                    continue  # whatever is ordered behind this is ordered behind that
             kept.append(r)
         if not touch.writes:
             self.check_content(t, clock, touch, event, kept, self_made, half)

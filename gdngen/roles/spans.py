@@ -39,11 +39,12 @@ def turns(kernel: Kernel, channels: Sequence[Channel], report: Report) -> dict[s
     """Of every role, by its name; found by running the programs on every count of rounds that matters."""
     of_tile = {t: c for c in channels for t in c.tiles}
     seen: dict[str, dict[Site, _Seen]] = {r.name: {} for r in kernel.roles}
+    used: dict[int, list[rounds.Use]] = {}
     for env in unroll.valuations(kernel):
         counts: dict[str, int] = {}
         order = sorted(kernel.roles, key=lambda r: not any(c.writer is r for c in channels))
         traces = [
-            (role, own, _trace(kernel, role, own, of_tile))
+            (role, own, _trace(kernel, role, own, of_tile, used))
             for role in order
             for own in unroll.copies(role, env)
         ]
@@ -70,11 +71,15 @@ def _writer(channels: Sequence[Channel], name: str) -> Role:
 Trace = dict[str, list[tuple[int, tuple[Leaf, rounds.Use]]]]
 
 
-def _trace(kernel: Kernel, role: Role, env: unroll.Env, of_tile: Mapping[str, Channel]) -> Trace:
+def _trace(
+    kernel: Kernel, role: Role, env: unroll.Env, of_tile: Mapping[str, Channel], used
+) -> Trace:
     """Channel -> the rounds that a copy of a role uses, in the order in which it does."""
     out: Trace = {}
     for leaf, here in unroll.run(roles.statements(kernel, role), env):
-        for use in rounds.uses(leaf, kernel):
+        if leaf.id not in used:
+            used[leaf.id] = rounds.uses(leaf, kernel)
+        for use in used[leaf.id]:
             channel = of_tile[use.buffer.name]
             at = unroll.number(use.round, here)
             if at is not None:

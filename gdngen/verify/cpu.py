@@ -16,7 +16,7 @@ from typing import Any
 from gdngen.verify import versions
 
 # A view is the bytes of another dtype.
-COMPILE_FLAGS = ["-O2", "-fno-strict-aliasing"]
+COMPILE_FLAGS = ["-O1", "-fno-strict-aliasing"]  # run once: compiling is what takes time
 
 
 @dataclass(frozen=True)
