@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from gdngen import driver
@@ -33,6 +34,7 @@ def kernels(text: str, name: str = "test.yaml") -> tuple[Kernel, ...]:
     return made
 
 
+@functools.cache
 def kernels_of(name: str) -> dict[str, Kernel]:
     """The variants of a spec in `specs/`, say 'prepare' or 'examples/matmul', by their modules."""
     path = SPECS / f"{name}.yaml"

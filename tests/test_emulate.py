@@ -37,16 +37,6 @@ PREPARE = "prepare_c32_k64_v64_float16"
 MATMUL = "matmul_m64_n64_k64_float16"
 
 
-@pytest.fixture(scope="session")
-def kernels():
-    """The author's kernel of every module that is checked in."""
-    found = {}
-    for spec in sorted({e["spec"] for e in MANIFEST.values()}):
-        for v in driver.load(SPECS.parent / spec).variants:
-            found[spec, v.kernel.module] = v.kernel
-    return found
-
-
 @functools.cache
 def slots_of(kernel, target="sm_80", policy=plan.DEFAULT):
     return plan.plan(kernel, analysis.analyse(kernel), Wish(policy), target).plan.slots
@@ -79,9 +69,9 @@ def damaged(path, edit):
 
 
 @pytest.mark.parametrize("name", [f"prepare/{PREPARE}", f"examples/matmul/{MATMUL}"])
-def test_a_sample_is_without_a_fault(name, kernels):
+def test_a_sample_is_without_a_fault(name):
     path = GENERATED / f"{name}.py"
-    kernel = of(kernels, f"{name}.py")
+    kernel = of(f"{name}.py")
     done = emulate.emulate(kernel, path, slots_in(f"{name}.py", kernel), sanitize="matmul" in name)
     assert done.ok, done.problems()
     assert done.runs >= 5 and done.barriers and done.comparisons and done.lines > 80
@@ -91,8 +81,8 @@ def test_a_sample_is_without_a_fault(name, kernels):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name, target", PAIRS)
-def test_every_module_is_without_a_fault(name, target, kernels):
-    kernel = of(kernels, name)
+def test_every_module_is_without_a_fault(name, target):
+    kernel = of(name)
     slots = slots_in(name, kernel)
     done = emulate.emulate(kernel, GENERATED / name, slots, target=emulate.emulated_as(target))
     assert done.ok and done.agreed, done.problems()
@@ -121,11 +111,11 @@ def test_every_policy_is_without_a_fault(spec, settings, policy, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", MODULES)
-def test_outputs_are_those_of_a_gpu(name, kernels):
+def test_outputs_are_those_of_a_gpu(name):
     """To rounding: a GPU sums in another order, and may take other instructions than sm_80's."""
     if not verify.on_gpu():
         pytest.skip("needs an NVIDIA GPU")
-    kernel, path = of(kernels, name), GENERATED / name
+    kernel, path = of(name), GENERATED / name
     trial = emulate.trials(kernel)[0]
     tensors = emulate.inputs(kernel, trial)
     cuda = emulate.runnable(path, emulate.emulated_as(min(MANIFEST[name]["targets"])))
@@ -325,9 +315,9 @@ REST = [pytest.param(m, marks=pytest.mark.long) for m in MODULES if m not in NAM
 
 
 @pytest.mark.parametrize("name", NAMED + REST)
-def test_the_statement_of_every_access_names_a_tenant_of_its_slot(name, kernels):
+def test_the_statement_of_every_access_names_a_tenant_of_its_slot(name):
     """What marks say of lines is guessed where they change the CUDA: here every guess is right."""
-    path, kernel = GENERATED / name, of(kernels, name)
+    path, kernel = GENERATED / name, of(name)
     slots = slots_in(name, kernel)
     lowered = lowering.cached_lower(path, "sm_80")
     found = blame.blame(path, lowered.source, slots, lowered.dynamic_bytes, "sm_80")
