@@ -32,6 +32,11 @@ def test_plans_of_random_specs(text):
     assert fuzz.check(text, IN_ORDER) == []
 
 
+def test_a_random_spec_has_a_tensor():
+    """Number 403928 had none, since all that it does stands in a branch."""
+    assert "ceildiv(T, 32)" in fuzz.spec_of(403928) and fuzz.check(fuzz.spec_of(403928)) == []
+
+
 def test_lean_plans_of_random_specs():
     done = 0
     for seed in range(80):
