@@ -6,7 +6,6 @@ a text of its own for sm_90 is run from one of the two, every other one from tha
 test-all` lowers and runs all of them, and `make regen` renders them anew.
 """
 
-import functools
 import hashlib
 import importlib.util
 import json
@@ -15,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rendering import kernels_of
 
 from gdngen import catalog, driver
 from gdngen.plan.plan import Wish
@@ -28,21 +28,15 @@ MODULES = sorted(MANIFEST)
 PAIRS = [(m, t) for m in MODULES for t in sorted(MANIFEST[m]["targets"])]
 BEHIND = "_sm_90.py"
 TWO = sorted(m.removesuffix(BEHIND) for m in MODULES if m.endswith(BEHIND))
-TAKEN = {f"{name}{BEHIND if at % 2 else '.py'}" for at, name in enumerate(TWO)}
-LEFT = {f"{name}{end}" for name in TWO for end in (".py", BEHIND)} - TAKEN
+LEFT = {name + (".py" if at % 2 else BEHIND) for at, name in enumerate(TWO)}
 RUN = [pytest.param(m, marks=pytest.mark.long) if m in LEFT else m for m in MODULES]
 SAMPLE = [p for p in PAIRS if "c64_k64_v64_float16" in p[0] and p[0].startswith("prepare/")][:2]
 
 
-@functools.cache
-def kernels(spec: str) -> dict:
-    """The author's kernel of every variant of a spec."""
-    return {v.kernel.module: v.kernel for v in driver.load(ROOT / spec).variants}
-
-
 def of(module: str):
     """The kernel of a module: its file name starts with the kernel's own."""
-    known, stem = kernels(MANIFEST[module]["spec"]), Path(module).stem
+    spec = MANIFEST[module]["spec"].removeprefix("specs/").removesuffix(".yaml")
+    known, stem = kernels_of(spec), Path(module).stem
     return known[max((name for name in known if stem.startswith(name)), key=len)]
 
 

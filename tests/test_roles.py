@@ -190,7 +190,8 @@ ALMOST = ()
 def _pair(drop: int):
     """A writer and a reader of two rounds of a tile with one place, without event `drop` of all."""
     from gdngen.errors import Location
-    from gdngen.roles.happenings import Access, Arrive, Barrier, Touch, Trace, Wait
+    from gdngen.roles.happenings import Access, Arrive, Touch, Trace, Wait
+    from gdngen.roles.sync import Barrier
 
     def line(n):
         return Location("s.yaml", n, 1)

@@ -164,13 +164,11 @@ def _forwards(dtype: str, dim: int, gpu: bool) -> Iterator[Row]:
                 call = whole.ours("forward") if who == timings.OURS else whole.fla(case)
                 there = [x.cuda() if gpu else x for x in (q, k, v, g, beta)]
                 with torch.no_grad():
-                    o = call(*there)[0].cpu().double()
+                    o = call(*there)[0].cpu()
             except Exception as e:
                 yield _told(row, f"{type(e).__name__}: {e}".splitlines()[0])
                 continue
-            norm = max(float(want.norm()), 1e-4 * float(v.double().norm())) or 1.0
-            error = float((o - want).norm()) / norm
-            yield _off(row, {"o": math.inf if math.isnan(error) else error})
+            yield _off(row, hard.off({"o": want}, {"o": o}, v))
 
 
 def _off(row: Row, errors: dict[str, float]) -> Row:

@@ -305,9 +305,7 @@ def write(choose: Choose) -> str:
         stages.append(lines)
     last = [t for t in have if t.name not in scribe.read or scribe.chance(1, 4)]
     stages.append([line for t in last or have[:1] for line in scribe.store(have, t)[0]])
-    if (
-        not scribe.tensors
-    ):  # branches with nothing to store behind them: then nothing would say what T is
+    if not scribe.tensors:  # all of it stands in branches: nothing would say what T is
         lines, (tile,) = scribe.load(have)
         stages.append(lines + scribe.store(have, tile)[0])
     out = [

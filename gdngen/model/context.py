@@ -159,9 +159,7 @@ class Context:
                 return ast.copy_location(ast.Call(n.func, [folder.visit(a) for a in n.args], []), n)
 
             def visit_BoolOp(folder, n: ast.BoolOp) -> ast.expr:
-                decides = isinstance(
-                    n.op, ast.Or
-                )  # an `or` by what holds, an `and` by what doesn't
+                decides = isinstance(n.op, ast.Or)  # an `or` what holds, an `and` what does not
                 left = []
                 for part in map(folder.visit, n.values):
                     try:

@@ -79,58 +79,59 @@ class _Costs:
         self.block = block
         self.touched = [block.touched(u) for u in range(len(block.before))]
         self.known: dict[tuple[int, int], Vector | None] = {}
-        self.live: dict[int, tuple[Vector, int]] = {0: (tuple(block.fixed), 0)}
-        self.next: dict[int, list[int]] = {}
+        self.live: dict[int, tuple[Vector, int]] = {}
 
-    def ready(self, done: int) -> list[int]:
-        """Units that may run after an ideal, in the author's order."""
-        found = self.next.get(done)
+    def base(self, done: int) -> tuple[Vector, int]:
+        """Bytes per class and fragment bytes that are live after an ideal."""
+        found = self.live.get(done)
         if found is None:
-            before = enumerate(self.block.before)
-            found = [u for u, first in before if not first & ~done and not done >> u & 1]
-            self.next[done] = found
+            block = self.block
+            classes, registers = list(block.fixed), 0
+            for users, kind, size in zip(block.users, block.kind, block.size):
+                if users & done and users & ~done:
+                    if kind < 0:
+                        registers += size
+                    else:
+                        classes[kind] += size
+            found = self.live[done] = tuple(classes), registers
         return found
 
     def step(self, done: int, unit: int) -> Vector | None:
-        """Bytes per class while a unit runs after an ideal that was stepped to; None where fragments
-        don't fit."""
+        """Bytes per class while a unit runs after an ideal; None where fragments don't fit."""
         key = done, unit
         if key in self.known:
             return self.known[key]
         block = self.block
-        live, registers = self.live[done]
-        after, taken = done | 1 << unit, 0
-        during, left, dead = list(live), list(live), 0
+        live, registers = self.base(done)
+        classes = list(live)
         for b in self.touched[unit]:
-            users, kind, size = block.users[b], block.kind[b], block.size[b]
-            born, dies = not users & done, not users & ~after
-            if kind < 0:
-                registers += size * born
-                dead += size * dies
-            else:
-                during[kind] += size * born
-                left[kind] += size * (born - dies)
-        self.live.setdefault(after, (tuple(left), registers - dead))
+            if not block.users[b] & done:
+                if block.kind[b] < 0:
+                    registers += block.size[b]
+                else:
+                    classes[block.kind[b]] += block.size[b]
+        after, taken = done | 1 << unit, 0
         for source, target in block.inplace[unit]:
             last = not block.users[source] & ~after
             fresh = not block.users[target] & done
             if last and fresh and not taken >> source & 1 and not taken >> target & 1:
-                during[block.kind[target]] -= block.size[target]
+                classes[block.kind[target]] -= block.size[target]
                 taken |= 1 << source | 1 << target
         for c, extra in enumerate(block.inside[unit]):
-            during[c] += extra
-        cost = self.known[key] = tuple(during) if registers <= block.registers else None
+            classes[c] += extra
+        fits = registers <= block.registers
+        cost = self.known[key] = tuple(classes) if fits else None
         return cost
-
-    def left(self, done: int) -> Vector:
-        """Bytes per class that are live after an ideal that was stepped to."""
-        return self.live[done][0]
 
     def free(self, done: int, unit: int) -> bool:
         """Whether a unit brings nothing new to life: then running it at once is never worse."""
         return all(self.block.users[b] & done for b in self.touched[unit]) and not any(
             self.block.inside[unit]
         )
+
+
+def ready(block: Block, done: int) -> list[int]:
+    return [u for u, before in enumerate(block.before) if not done >> u & 1 and not before & ~done]
 
 
 def least(block: Block, limit: int = LIMIT) -> Best | None:
@@ -183,15 +184,13 @@ def _search(
         following: dict[int, list[tuple[Vector, tuple, int]]] = {}
         for done, labels in level.items():
             states += 1
-            units = costs.ready(done)
+            units = ready(block, done)
             units = next(([u] for u in units if costs.free(done, u) and costs.step(done, u)), units)
             for unit in units:
                 cost = costs.step(done, unit)
                 if cost is None:
                     continue
                 steps += len(labels)
-                if sum(cost) > ceiling:
-                    continue
                 into = following.setdefault(done | 1 << unit, [])
                 for peaks, path, moved in labels:
                     joined = tuple(map(max, peaks, cost))
@@ -209,7 +208,7 @@ def _search(
 
 
 def _author(block: Block, costs: "_Costs", done: int) -> int:
-    return min(costs.ready(done))
+    return min(ready(block, done))
 
 
 def _greedy(block: Block, costs: "_Costs", done: int) -> int:
@@ -217,9 +216,10 @@ def _greedy(block: Block, costs: "_Costs", done: int) -> int:
 
     def key(unit: int) -> tuple:
         cost = costs.step(done, unit)
-        return cost is None, sum(cost or ()), sum(costs.left(done | 1 << unit)), unit
+        after, _ = costs.base(done | 1 << unit)
+        return cost is None, sum(cost or ()), sum(after), unit
 
-    return min(costs.ready(done), key=key)
+    return min(ready(block, done), key=key)
 
 
 def _walked(block: Block, costs: "_Costs", choose) -> Best | None:
@@ -277,18 +277,16 @@ def _with_moves(
     for _ in range(n):
         following: dict[tuple[int, int], list[tuple[Vector, tuple, int]]] = {}
         for (done, last), labels in level.items():
-            for unit in costs.ready(done):
+            for unit in ready(block, done):
                 cost = costs.step(done, unit)
                 if cost is None:
                     continue
                 steps += len(labels)
-                if sum(cost) > ceiling:
-                    continue
-                after = done | 1 << unit
                 for peaks, path, moved in labels:
                     joined = tuple(map(max, peaks, cost))
                     if sum(joined) > ceiling:
                         continue
+                    after = done | 1 << unit
                     if unit > last:
                         _keep_moves(
                             following.setdefault((after, unit), []), (joined, (path, unit), moved)

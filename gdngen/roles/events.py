@@ -3,6 +3,7 @@
 What is proven is what is rendered: events come from the programs with their barriers in place.
 """
 
+import ast
 from collections.abc import Iterator
 
 from gdngen.language import expr
@@ -20,10 +21,6 @@ from gdngen.roles.sync import (
     Meet,
     Settle,
 )
-
-
-def barriers(p: Parted) -> tuple[happenings.Barrier, ...]:
-    return tuple(happenings.Barrier(b.name, b.slots, b.arrivals) for b in p.barriers)
 
 
 class Traces:
@@ -53,15 +50,14 @@ class _Events:
         self.p = p
         self.own = f"{role.name} {env.get(role.each, '')}" if role.each else role.name
         self.rows = row_products(p.kernel, role)
-        self.names: dict[int, tuple[Leaf, tuple[str, ...]]] = {}
+        self.names: dict[int, tuple[str, ...]] = {}  # that each statement's events are made of
         self.known: dict[tuple, tuple[happenings.Event, ...]] = {}
 
     def all(self, body, env: unroll.Env) -> Iterator[happenings.Event]:
         for leaf, here in unroll.run(body, env):
             if id(leaf) not in self.names:
-                self.names[id(leaf)] = leaf, _rests_on(leaf)
-            _, names = self.names[id(leaf)]
-            key = id(leaf), *(here.get(name) for name in names)
+                self.names[id(leaf)] = _rests_on(leaf)
+            key = id(leaf), *(here.get(name) for name in self.names[id(leaf)])
             if key not in self.known:
                 self.known[key] = tuple(self.event(leaf, here))
             yield from self.known[key]
@@ -123,14 +119,9 @@ class _Events:
     def box(self, s: Leaf, a: Access, buffer, env) -> happenings.Box:
         """The part of a tile that an access may reach, along each axis."""
         whole = tuple((0, n) for n in buffer.shape)
-        if a.region is not None:
-            parts = a.region.index or ()
-            found = [(p.at, 1) if isinstance(p, Point) else (p.start, p.size) for p in parts]
-        else:
-            found = [(i, 1) for i in a.index or ()]
         ranges = {x.name: (0.0, x.extent - 1.0) for x in s.axes} if isinstance(s, Assign) else {}
         out = list(whole)
-        for axis, ((start, size), (_, n)) in enumerate(zip(found, whole)):
+        for axis, ((start, size), (_, n)) in enumerate(zip(_parts(a), whole)):
             low, high = expr.interval(start, env, ranges)
             out[axis] = (int(max(low, 0)), int(min(high + size, n)))
         return tuple(out)
@@ -142,11 +133,16 @@ class _Events:
 def _rests_on(s: Leaf) -> tuple[str, ...]:
     """Names that an event of a statement is made of: those of its rounds and of the parts it touches."""
     asked = [s.round] if isinstance(s, (BarrierWait, BarrierArrive, AsyncLoad)) else []
-    inner = s.copy if isinstance(s, (AsyncLoad, AsyncStore)) else s
-    for a in (*inner.reads(), *inner.writes()):
-        parts = a.index or (() if a.region is None else a.region.index or ())
-        asked += [getattr(p, "at", getattr(p, "start", p)) for p in parts]
-    return tuple(dict.fromkeys(n.id for node in asked for n in expr.names(node)))
+    asked += [start for a in (*s.reads(), *s.writes()) for start, _ in _parts(a)]
+    return tuple(sorted(frozenset().union(*map(unroll.rests_on, asked))))
+
+
+def _parts(a: Access) -> list[tuple[ast.expr, int]]:
+    """Where an access begins along each axis that it names, and how far it goes."""
+    if a.region is None:
+        return [(i, 1) for i in a.index or ()]
+    parts = a.region.index or ()
+    return [(p.at, 1) if isinstance(p, Point) else (p.start, p.size) for p in parts]
 
 
 def _of(r: Region) -> Access:

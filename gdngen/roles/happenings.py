@@ -7,15 +7,6 @@ from gdngen.roles.boxes import Box
 
 
 @dataclass(frozen=True)
-class Barrier:
-    """One barrier for each of `slots` places; `arrivals` threads complete a phase of one."""
-
-    name: str
-    slots: int
-    arrivals: int
-
-
-@dataclass(frozen=True)
 class Touch:
     """A use of a part of a tile. `rows`: a thread touches the rows that it has in registers alone;
     `registers`: the tile itself is in registers."""
@@ -29,88 +20,69 @@ class Touch:
 
 
 @dataclass(frozen=True)
-class Wait:
+class Event:
+    where: Location
+
+
+@dataclass(frozen=True)
+class _AtBarrier(Event):
+    barrier: str
+    slot: int
+    phase: int
+    about: str
+
+
+class Wait(_AtBarrier):
     """Until phase `phase` of a barrier's place is over; -1 is over from the start."""
 
-    where: Location
-    barrier: str
-    slot: int
-    phase: int
-    about: str
+
+class Arrive(_AtBarrier):
+    """So many of the role's threads more, of those that complete the phase."""
 
 
 @dataclass(frozen=True)
-class Arrive:
-    where: Location
-    barrier: str
-    slot: int
-    phase: int
-    about: str
+class _Touching(Event):
+    touches: tuple[Touch, ...]
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(_Touching):
     """Reads and writes of the threads themselves."""
 
-    where: Location
-    touches: tuple[Touch, ...]
-
 
 @dataclass(frozen=True)
-class Load:
+class Load(_Touching):
     """One thread has a tile copied in; it is there when the barrier's phase is over."""
 
-    where: Location
-    touches: tuple[Touch, ...]
     barrier: str
     slot: int
     phase: int
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(_Touching):
     """All threads have tiles multiplied; they are read until a `Settle` says otherwise."""
 
-    where: Location
-    touches: tuple[Touch, ...]
-
 
 @dataclass(frozen=True)
-class Settle:
+class Settle(Event):
     """Until no more than `pending` products are under way."""
 
-    where: Location
     pending: int
 
 
-@dataclass(frozen=True)
-class Store:
+class Store(_Touching):
     """One thread has a tile copied out; it is read until a `Drain`."""
 
-    where: Location
-    touches: tuple[Touch, ...]
+
+class Drain(Event):
+    """Until the role's stores have read what they store."""
 
 
-@dataclass(frozen=True)
-class Drain:
-    where: Location
-
-
-@dataclass(frozen=True)
-class Fence:
+class Fence(Event):
     """What threads wrote can be read by copies and products from here on."""
 
-    where: Location
 
-
-@dataclass(frozen=True)
-class Meet:
+class Meet(Event):
     """All threads of the role wait for one another."""
-
-    where: Location
-
-
-Event = Wait | Arrive | Access | Load | Product | Settle | Store | Drain | Fence | Meet
 
 
 @dataclass(frozen=True)

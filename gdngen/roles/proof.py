@@ -32,9 +32,9 @@ def faults(p: Parted) -> list[tuple[protocol.Fault, str]]:
     found = [(f, "") for f in _inside(p)]
     if found:
         return found[:MOST]
-    barriers, traces = events.barriers(p), events.Traces(p)
+    traces = events.Traces(p)
     for env in unroll.valuations(p.kernel):
-        for fault in _proven(barriers, traces.of(env)):
+        for fault in _proven(p.barriers, traces.of(env)):
             found.append((fault, spans.numbers(env, p.kernel)))
         if found:
             return found[:MOST]

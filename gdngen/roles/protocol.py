@@ -22,7 +22,6 @@ from gdngen.roles.boxes import boxes_meet, covers, meet, minus
 from gdngen.roles.happenings import (
     Access,
     Arrive,
-    Barrier,
     Drain,
     Event,
     Fence,
@@ -35,6 +34,7 @@ from gdngen.roles.happenings import (
     Trace,
     Wait,
 )
+from gdngen.roles.sync import Barrier
 
 
 @dataclass(frozen=True)

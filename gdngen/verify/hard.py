@@ -160,7 +160,7 @@ def off(want: Mapping[str, Tensor], found: Mapping[str, Tensor], v: Tensor) -> d
     out = {}
     for name, right in want.items():
         rows = math.prod(right.shape[:-1])
-        made_of = {"A": rows**0.5, "w": rows**0.5, "u": float(v.double().norm())}[name]
+        made_of = rows**0.5 if name in ("A", "w") else float(v.double().norm())
         error = float((found[name].double() - right).norm())
         least = max(float(right.norm()), 1e-4 * made_of) or 1.0  # all of nothing: absolute
         out[name] = math.inf if math.isnan(error) else error / least if error else 0.0
